@@ -386,7 +386,7 @@ def test_splits_that_do_not_fit_are_refused(graph, tmp_path):
 
 def test_a_table_without_hbm_is_refused_by_a_kernel_for_gpus(graph):
     with tf.device("/GPU:0"):
-        attrs = dict(shape=[0, 4], storage_type="DRAM")
+        attrs = dict(shape=[0, 4])
         handle = ops.multitier_hbm_embedding_variable_handle(shared_name="ev", **attrs)
         initialize = ops.multitier_initialize(handle, tf.zeros([0, 4]), **attrs)
         values = ops.multitier_lookup(handle, np.int64([1]))

@@ -1,5 +1,7 @@
 """Helpers for the tests of the ops: the ops with the attributes that most tests use."""
 
+import json
+
 import tensorflow as tf
 
 import tf_multitier
@@ -8,18 +10,25 @@ from tf_multitier import engine
 ops = tf.load_op_library(tf_multitier.get_library_path())
 
 DIM = 4
-UNIFORM = dict(initializer="uniform", initializer_a=-1.0, initializer_b=1.0, seed=5)
+UNIFORM = dict(initializer=dict(kind="uniform", a=-1.0, b=1.0, seed=5))
+_ATTRS = ("dtype", "key_dtype", "partition_index", "num_partitions")
+
+
+def attrs_of(dim=DIM, **options):
+    """The attributes of an op for a variable with these options."""
+    attrs = {name: options.pop(name) for name in _ATTRS if name in options}
+    return dict(shape=[0, dim], options=json.dumps({"version": 1, **options}), **attrs)
 
 
 def handle(name="ev", dim=DIM, **options):
     return ops.multitier_embedding_variable_handle(
-        shape=[0, dim], shared_name=name, **(UNIFORM | options)
+        shared_name=name, **attrs_of(dim, **(UNIFORM | options))
     )
 
 
 def initialize(h, dim=DIM, matrix=None, **options):
     matrix = tf.zeros([0, dim]) if matrix is None else matrix
-    return ops.multitier_initialize(h, matrix, shape=[0, dim], **(UNIFORM | options))
+    return ops.multitier_initialize(h, matrix, **attrs_of(dim, **(UNIFORM | options)))
 
 
 def keys64(values):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from op_util import DIM
 from op_util import UNIFORM
 from op_util import adagrad
+from op_util import attrs_of
 from op_util import handle
 from op_util import initialize
 from op_util import initialized
@@ -40,7 +41,7 @@ def save(session, prefix, handles, name="ev"):
 
 def restore(h, prefix, name="ev", dim=DIM, **options):
     return ops.multitier_restore(
-        h, prefix, variable_name=name, shape=[0, dim], **(UNIFORM | options)
+        h, prefix, variable_name=name, **attrs_of(dim, **(UNIFORM | options))
     )
 
 
@@ -58,7 +59,7 @@ def everything(session, handles):
 @pytest.mark.parametrize("before, after", [(1, 1), (3, 3), (1, 4), (4, 1), (2, 3)])
 def test_restore_gives_everything_back_whatever_the_partitions(session, tmp_path, before, after):
     prefix = os.path.join(tmp_path, "model")
-    options = dict(filter="counter", filter_freq=2)
+    options = dict(filter=dict(kind="counter", filter_freq=2))
     old = [handle(f"old_{i}") for i in range(before)]
     new = [handle(f"new_{i}") for i in range(after)]
     session.run(
@@ -105,11 +106,8 @@ def test_restore_keeps_matrix_bloom_counts_and_live_slots(session, tmp_path):
     prefix = os.path.join(tmp_path, "model")
     matrix = np.arange(2 * DIM, dtype=np.float32).reshape(2, DIM)
     options = dict(
-        initializer="matrix",
-        default_value_dim=2,
-        filter="bloom",
-        filter_freq=3,
-        filter_max_elements=1000,
+        initializer=dict(kind="matrix", matrix_rows=2),
+        filter=dict(kind="bloom", filter_freq=3, max_element_size=1000),
     )
     old, new = handle("old"), handle("new")
     session.run(

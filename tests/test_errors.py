@@ -110,7 +110,10 @@ def test_reuse_with_something_else(graph, ev, parted):
             tf_multitier.get_embedding_variable(
                 "parted", 4, partitioner=v1.fixed_size_partitioner(3)
             )
-        with refused(ValueError, "'ev' exists: filter: expected counter, as specified, found none"):
+        with refused(
+            ValueError,
+            "'ev' exists: filter: expected {'kind': 'counter', 'filter_freq': 3}, as specified, found {}",
+        ):
             tf_multitier.get_embedding_variable(
                 "ev",
                 4,

@@ -236,7 +236,7 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
     "arguments, error, message",
     [
         (dict(device="cuda"), ValueError, "device: expected emulated.* found 'cuda'"),
-        (dict(device=3), ValueError, "device: expected a name, found 3"),
+        (dict(device=3), ValueError, "device: expected text, found 3"),
         (dict(device=None), NotImplementedError, "HBM_DRAM: its HBM tier needs.*; use DRAM"),
         (
             dict(storage_size=[64, 64], drop_coldest=True),

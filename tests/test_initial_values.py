@@ -248,8 +248,8 @@ def test_the_engine_takes_both():
         2,
         filter="counter",
         filter_freq=3,
-        not_admitted={"kind": "debug"},
-        evaluation={"kind": "constant", "a": 5.0},
+        default_value_no_permission={"kind": "debug"},
+        eval_initializer=5.0,
     )
     np.testing.assert_array_equal(table.lookup([7, 100001]), [[7, 7], [1, 1]])
     np.testing.assert_array_equal(table.lookup([7], training=False), [[5, 5]])
@@ -295,7 +295,7 @@ def test_a_kept_table_opens_with_its_options(kind, tmp_path):
         lower=2.5,
         upper=3.0,
         seed=7,
-        evaluation={"kind": "debug"},
+        eval_initializer="debug",
         storage_type=kind,
         storage_path=str(tmp_path),
         keep=True,
@@ -311,7 +311,7 @@ def test_a_kept_table_opens_with_its_options(kind, tmp_path):
 
 
 def counting(max_keys, freq=100, **options):
-    return engine.Table(2, filter="counter", filter_freq=freq, filter_max_keys=max_keys, **options)
+    return engine.Table(2, filter="counter", filter_freq=freq, max_keys=max_keys, **options)
 
 
 def count(table, keys, step, times=1):
@@ -417,17 +417,19 @@ def test_a_variable_counts_within_its_bound(world, parts):
             "max_keys: expected at least 1",
         ),
         (
-            lambda: engine.Table(2, evaluation={"kind": "matrix"}),
+            lambda: engine.Table(2, eval_initializer={"kind": "matrix"}),
             ValueError,
-            "evaluation: expected an initializer other than 'matrix'",
+            "eval_initializer: expected an initializer other than matrix",
         ),
         (
-            lambda: engine.Table(2, not_admitted={"a": 1}),
+            lambda: engine.Table(2, default_value_no_permission={"mean": 1}),
             ValueError,
-            "not_admitted: expected a dict",
+            "default_value_no_permission.mean: expected a member of an initializer, found none",
         ),
         (
-            lambda: engine.Table(2, not_admitted={"kind": "uniform", "a": 1.0, "b": 0.0}),
+            lambda: engine.Table(
+                2, default_value_no_permission={"kind": "uniform", "a": 1.0, "b": 0.0}
+            ),
             ValueError,
             "value of keys that are not admitted: initializer: uniform: expected minimum < maximum",
         ),
@@ -436,7 +438,7 @@ def test_a_variable_counts_within_its_bound(world, parts):
             ValueError,
             "expected lower < upper, found 2 and 1",
         ),
-        (lambda: engine.Table(2, filter="counter", filter_max_keys=-1), ValueError, "max_keys"),
+        (lambda: engine.Table(2, filter="counter", max_keys=-1), ValueError, "max_keys"),
         (lambda: engine.Table(2).lookup([1], training=None), ValueError, "training: expected True"),
         (
             lambda: lookup.embedding_lookup(make(), [1], training="no"),

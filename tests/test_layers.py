@@ -20,6 +20,7 @@ LAYERS = [
     "optimizer",
     "index",
     "policy",
+    "options",
     "tier",
     "table",
     "device",
@@ -45,7 +46,6 @@ TABLE_PARTS = [
         "table_snapshot",
         "key_batch",
         "demotion_pool",
-        "option_names",
     ),
     (
         "counted_keys",

@@ -1,28 +1,25 @@
-"""The options of an embedding variable have one table, OPTION_ATTRS. What repeats its names has all of them and no others."""
+"""The options of a table are one array, in the engine. What takes them in Python or describes them has them from it."""
 
 import inspect
+import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 from tensorflow.python.framework import op_def_registry
 
-from tf_multitier import handle_attrs
+import tf_multitier
 from tf_multitier import engine
+from tf_multitier import handle_attrs
+from tf_multitier import option_record
 from tf_multitier import options
+from tf_multitier import storage_option
 
-OPTIONS = set(handle_attrs.OPTION_ATTRS)
-SOURCES = pathlib.Path(__file__).resolve().parent.parent / "cc"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DESCRIPTIONS = option_record.DESCRIPTIONS
 
-# The options of the first SavedModels. An option that is not one of them has a value in NEWER_ATTRS.
-FIRST_OPTIONS = set(
-    """dtype key_dtype shape initializer initializer_a initializer_b seed default_value_dim default_value_no_permission filter
-    filter_freq filter_max_elements filter_false_positive filter_counter_bits filter_probability steps_to_live
-    l2_weight_threshold storage_type storage_path storage_sizes cache_strategy drop_coldest on_corruption keep read_only in_place
-    partition_index num_partitions""".split()
-)
-
-# What an op has in addition.
+# What an op has besides the attributes of the variable.
 OPS = {
     "MultitierEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierHbmEmbeddingVariableHandle": {"container", "shared_name"},
@@ -31,82 +28,103 @@ OPS = {
     "MultitierRestore": {"variable_name", "resize", "convert", "rename_slots"},
 }
 
-# What the engine's Table calls otherwise, has in addition, or has not: shape and partitions belong to the variable.
-ENGINE_NAMES = {
-    "dtype": "value_dtype",
-    "initializer_a": "a",
-    "initializer_b": "b",
-    "initializer_lower": "lower",
-    "initializer_upper": "upper",
-    "storage_sizes": "storage_size",
-}
-ENGINE_ONLY = {"device", "dim", "matrix", "name", "num_shards", "slots"}
-VARIABLE_ONLY = {
-    "default_value_dim",
-    "not_admitted_parameters",
-    "not_admitted_seed",
-    "evaluation_parameters",
-    "evaluation_seed",
-    "num_partitions",
-    "partition_index",
-    "read_only",
-    "in_place",
-    "shape",
-}
-
 
 @pytest.mark.parametrize("op, more", OPS.items())
-def test_an_op_has_every_option_as_an_attribute_and_no_other(op, more):
+def test_an_op_has_the_record_and_no_option_of_its_own(op, more):
     attributes = {attr.name for attr in op_def_registry.get(op).attr}
-    assert attributes - more == OPTIONS
+    assert attributes - more == set(handle_attrs.HANDLE_ATTRS)
 
 
-def test_the_table_of_the_engine_has_every_option_as_an_argument_and_no_other():
-    arguments = set(inspect.signature(engine.Table.__init__).parameters) - {"self"}
-    expected = {ENGINE_NAMES.get(name, name) for name in OPTIONS - VARIABLE_ONLY}
-    assert arguments - ENGINE_ONLY == expected
+def test_an_option_of_storage_has_the_name_and_default_of_the_record():
+    parameters = inspect.signature(options.StorageOption).parameters
+    assert set(parameters) <= {name for name, each in DESCRIPTIONS.items() if each["in_variable"]}
+    given = {name: each.default for name, each in parameters.items() if each.default is not None}
+    assert given == {name: DESCRIPTIONS[name]["default"] for name in given}
+    made = storage_option.storage_record("ev", options.StorageOption())
+    assert option_record.check(made) == option_record.complete(option_record.text_of({}))
 
 
-def test_option_objects_give_options_of_the_table_alone():
+FILTERS = {
+    options.CounterFilter: (3, 10),
+    options.CBFFilter: (3, 1000),
+    options.ProbabilisticFilter: (0.5,),
+}
+
+
+def test_every_option_of_a_variable_has_a_way_into_its_record():
+    filters = [kind(*given)._record() for kind, given in FILTERS.items()]
+    fields = {field["name"] for field in DESCRIPTIONS["filter"]["fields"]}
+    assert set().union(*filters) == fields
     given = options.EmbeddingVariableOption(
-        filter_option=options.CBFFilter(3, 1000),
-        evict_option=options.GlobalStepEvict(5),
-        storage_option=options.StorageOption("DRAM"),
+        evict_option=[options.GlobalStepEvict(5), options.L2WeightEvict(1.0)]
     )
-    found = set(options.option_attrs("name", given, given.storage_option))
-    assert found <= OPTIONS
-    assert {
-        "filter",
-        "filter_freq",
-        "filter_max_elements",
-        "steps_to_live",
-        "storage_type",
-    } <= found
-
-
-def names_in(path):
-    """The strings in a C++ source that may be names of options."""
-    return set(re.findall(r'"([a-z0-9_]+)"', (SOURCES / path).read_text()))
-
-
-def test_the_kernels_read_every_option():
-    # Initial values of other keys are read by one function: attr + "_seed".
-    read = names_in("kernels/embedding_variable.cc")
-    read |= {
-        base + suffix
-        for base in ("not_admitted", "evaluation")
-        for suffix in read
-        if suffix in ("_parameters", "_seed")
+    made = options.record_of("name", given, options.StorageOption())
+    of_the_variable = {"initializer", "read_only", "in_place"}  # variable_scope.py
+    assert set(made) | of_the_variable == {
+        name for name, each in DESCRIPTIONS.items() if each["in_variable"]
     }
-    assert OPTIONS - read == set()
 
 
-def test_the_binding_of_the_engine_reads_every_argument():
-    # The type of keys is known to Python alone. Sizes have another name there.
-    options = {ENGINE_NAMES.get(name, name) for name in OPTIONS - VARIABLE_ONLY}
-    assert options - names_in("python/py_table.cc") == {"storage_size", "key_dtype"}
-    assert "storage_sizes" in names_in("python/py_table.cc")
+def test_a_class_of_options_says_the_words_of_the_record():
+    for function, names in (
+        (options.StorageOption, storage_option.OPTIONS),
+        (engine.Table.__init__, ["filter", "storage_type", "num_shards", "keep"]),
+    ):
+        said = " ".join(function.__doc__.split())
+        assert "{options}" not in said
+        for name in names:
+            assert f"{name}: {DESCRIPTIONS[name]['text']}" in said
 
 
-def test_a_newer_option_has_a_value_for_models_of_before_it():
-    assert set(handle_attrs.NEWER_ATTRS) == OPTIONS - FIRST_OPTIONS
+@pytest.mark.parametrize("name", storage_option.OPTIONS)
+def test_the_page_of_options_says_the_words_of_the_record(name):
+    text = (ROOT / "docs/options.md").read_text()
+    [row] = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
+    _, meaning = row.split(" | ", 1)
+    assert meaning.startswith(DESCRIPTIONS[name]["text"])
+
+
+def test_a_table_takes_options_by_name_or_as_a_mapping_and_no_other():
+    by_name = engine.Table(2, "uniform", a=-1.0, b=1.0, seed=7, filter="counter", filter_freq=2)
+    given = {
+        "initializer": {"kind": "uniform", "a": -1.0, "b": 1.0, "seed": 7},
+        "filter": {"kind": "counter", "filter_freq": 2},
+    }
+    as_mapping = engine.Table(2, options=given)
+    for table in (by_name, as_mapping):
+        table.apply("sgd", [1, 1], np.zeros((2, 2)), hyper={"learning_rate": 0.1})
+    np.testing.assert_array_equal(by_name.lookup([1, 2]), as_mapping.lookup([1, 2]))
+    assert by_name.lookup([1]).any()
+    with pytest.raises(
+        ValueError,
+        match="storage_sizes: expected an option of a table, found none of that name: did you mean 'storage_size'?",
+    ):
+        engine.Table(2, storage_sizes=[1])
+    for options in ({"seed": 3}, {"initializer": {"kind": "uniform", "seed": 3}}):
+        with pytest.raises(ValueError, match="seed: expected it once, found it in (options|initializer) "):
+            engine.Table(2, seed=4, options=options)
+    seeds = [engine.Table(2, 0.5, seed=3), engine.Table(2, 0.5)]
+    for table in seeds:
+        np.testing.assert_array_equal(table.lookup([1]), [[0.5, 0.5]])
+
+
+def test_a_newer_record_is_refused_by_its_version():
+    record = json.dumps({"version": 2}).encode()
+    with pytest.raises(NotImplementedError, match="options: expected version 1, found 2"):
+        option_record.complete(record)
+
+
+def test_paths_of_any_bytes_survive(tmp_path):
+    path = str(tmp_path / "f\udcff\xe9")
+    record = option_record.text_of({"storage_type": "SSDHASH", "storage_path": path})
+    assert option_record.complete(record)["storage_path"] == path
+
+
+def test_a_wrong_option_of_an_op_is_refused_when_the_op_is_built():
+    import tensorflow as tf
+
+    ops = tf.load_op_library(tf_multitier.get_library_path())
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="score: expected one of step, "):
+        ops.multitier_embedding_variable_handle(
+            shape=[0, 4], options='{"version": 1, "score": "steps"}'
+        )

@@ -62,35 +62,35 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type=55),
-        "storage_type: expected one of .*; found 55",
+        "storage_type: expected one of .*; found '55'",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[-1]),
-        r"storage_size\[0\]: expected at least 1, found -1",
+        r"storage_size\[0\]: expected 1 to .* bytes, or text such as 4GB or 512 MiB, found -1",
     ),
     (
-        lambda: tf_multitier.StorageOption(storage_size=[0]),
-        r"storage_size\[0\]: expected at least 1, found 0",
+        lambda: tf_multitier.StorageOption(storage_size=["4G"]),
+        r"storage_size\[0\]: expected 1 to .* bytes, or text such as 4GB or 512 MiB, found '4G'",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1.5]),
-        r"storage_size\[0\]: expected an integer, found 1.5",
+        r"storage_size\[0\]: expected an integer of bytes, found 1.5",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1, 2]),
-        "at most 1 sizes, one for each tier of DEFAULT; found 2",
+        "at most 1, one for each tier of DRAM; found 2",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type="DRAM_SSDHASH"),
-        "storage_path: expected the path of a directory .*SSDHASH.*found None",
+        "storage_path: expected a directory .*SSDHASH.*found none",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type="HBM_DRAM_SSDHASH"),
-        "storage_path: expected the path of a directory for",
+        "storage_path: expected a directory for",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_path=3),
-        "storage_path: expected the path of a directory or None, found 3",
+        "storage_path: expected text, found 3",
     ),
     (
         lambda: tf_multitier.StorageOption(cache_strategy="MRU"),
@@ -99,27 +99,27 @@ WRONG = [
     (lambda: tf_multitier.StorageOption(layout="normal"), "unexpected keyword argument 'layout'"),
     (
         lambda: tf_multitier.StorageOption("DRAM_LEVELDB", "/x", [1, 2, 3]),
-        "at most 2 sizes, .*DRAM_LEVELDB; found 3",
+        "at most 2, .*DRAM_LEVELDB; found 3",
     ),
     (
         lambda: tf_multitier.StorageOption("SSDHASH", ""),
-        "storage_path: expected the path of a directory or None, found ''",
+        "storage_path: expected a directory .*SSDHASH, found none",
     ),
     (
         lambda: tf_multitier.StorageOption("SSDHASH", "a\0b"),
-        "storage_path: expected a path without null characters",
+        "storage_path: expected text without null characters",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=2**61),
-        r"storage_size\[0\]: expected at most 1152921504606846976, found",
+        r"storage_size\[0\]: expected 1 to 1152921504606846976 bytes, .*found",
     ),
     (
         lambda: tf_multitier.StorageOption("DRAM_SSDHASH", "/x", [9], drop_coldest=True),
-        r"storage_size: expected 2 sizes with drop_coldest, .*found \[9\]",
+        "drop_coldest: expected the size of the last tier of DRAM_SSDHASH .*found 1 of 2 sizes",
     ),
     (
         lambda: tf_multitier.StorageOption(drop_coldest=True),
-        "storage_size: expected 1 sizes with drop_coldest, one for each tier of DEFAULT",
+        "drop_coldest: expected the size of the last tier of DRAM .*found 0 of 1 sizes",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=1),
@@ -127,13 +127,16 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption(on_corruption="skip"),
-        "on_corruption: expected 'error', 'reinit' or 'drop', found 'skip'",
+        "on_corruption: expected one of error, reinit, drop; found 'skip'",
     ),
     (
-        lambda: tf_multitier.StorageOption(on_corruption=None),
-        "on_corruption: expected 'error', 'reinit' or 'drop', found None",
+        lambda: tf_multitier.StorageOption(on_corruption=3),
+        "on_corruption: expected one of error, reinit, drop; found 3",
     ),
-    (lambda: tf_multitier.CounterFilter(-1), "filter_freq: expected at least 0, found -1"),
+    (
+        lambda: tf_multitier.CounterFilter(-1),
+        "CounterFilter.filter_freq: expected 0 to 4294967295, found -1",
+    ),
     (lambda: tf_multitier.CounterFilter(2.0), "filter_freq: expected an integer, found 2.0"),
     (lambda: tf_multitier.CBFFilter(3), "max_element_size: expected at least 1, found 0"),
     (
@@ -146,20 +149,20 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.uint8),
-        "filter_freq: expected at most 255, found 300",
+        r"filter_freq: expected one that fits in counter_bits \(8\), found 300",
     ),
     (
         lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.int8),
-        "filter_freq: expected at most 255, found 300",
+        r"filter_freq: expected one that fits in counter_bits \(8\), found 300",
     ),
     (
         lambda: tf_multitier.ProbabilisticFilter(0),
-        r"probability: expected more than 0 and at most 1, found 0.0",
+        r"probability: expected more than 0 and at most 1, found 0",
     ),
     (lambda: tf_multitier.GlobalStepEvict(0), "steps_to_live: expected at least 1, found 0"),
     (
         lambda: tf_multitier.L2WeightEvict(-2.0),
-        "l2_weight_threshold: expected at least 0, or -1 for none; found -2.0",
+        "l2_weight_threshold: expected at least 0, or -1 for none; found -2",
     ),
     (
         lambda: tf_multitier.L2WeightEvict(float("nan")),
@@ -235,11 +238,11 @@ def test_environment_describes_the_storage_of_a_variable_without_an_option(graph
     monkeypatch.setenv("TF_MULTITIER_STORAGE_TYPE", "DRAM")
     monkeypatch.setenv("TF_MULTITIER_STORAGE_SIZE", "128")
     ev = tf_multitier.get_embedding_variable("ev", 3, initializer=v1.zeros_initializer())
-    assert ev.option_attrs["storage_sizes"] == [128]
+    assert ev.table_options["storage_size"] == [128]
     given = tf_multitier.EmbeddingVariableOption(storage_option=tf_multitier.StorageOption("DRAM"))
     assert (
-        tf_multitier.get_embedding_variable("given", 3, ev_option=given).option_attrs[
-            "storage_sizes"
+        tf_multitier.get_embedding_variable("given", 3, ev_option=given).table_options[
+            "storage_size"
         ]
         == []
     )
@@ -277,15 +280,15 @@ def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "1G"},
-            "TF_MULTITIER_STORAGE_SIZE: expected a comma-separated list of bytes, found '1G'",
+            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected 1 to .*, or text such as 4GB or 512 MiB, found '1G'",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "-5"},
-            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected at least 1, found -5",
+            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected 1 to .*, found '-5'",
         ),
         (
             {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH"},
-            "TF_MULTITIER_STORAGE_PATH: expected the path of a directory with .*found it unset",
+            "TF_MULTITIER_STORAGE_PATH: expected a directory for the files of storage_type DRAM_SSDHASH, found none",
         ),
         (
             {"TF_MULTITIER_STORAGE_TYPE": ""},
@@ -293,11 +296,11 @@ def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "0"},
-            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected at least 1, found 0",
+            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected 1 to .*, found '0'",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "5,6"},
-            "TF_MULTITIER_STORAGE_SIZE: expected at most 1 sizes, .*; found 2",
+            "TF_MULTITIER_STORAGE_SIZE: expected at most 1, .*; found 2",
         ),
         (
             {"TF_MULTITIER_STORAGE_PATH": ""},
@@ -310,7 +313,15 @@ def test_a_bad_environment_variable_is_refused_by_name(environ, message):
         storage_option.storage_option_from_environment(environ)
 
 
-def test_every_option_is_an_attribute_of_the_handle(graph):
+def test_sizes_are_numbers_text_or_by_tier(monkeypatch, tmp_path):
+    for size in ([4_000_000_000, 1 << 20], ["4GB", "1 MiB"], {"SSDHASH": "1MiB", "DRAM": "4 GB"}):
+        option = tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path), size)
+        assert option.storage_size == (4_000_000_000, 1 << 20)
+    monkeypatch.setenv("TF_MULTITIER_STORAGE_SIZE", "512 MiB")
+    assert storage_option.storage_option_from_environment().storage_size == (512 << 20,)
+
+
+def test_the_record_of_a_variable_is_an_attribute_of_its_handle(graph):
     ev = tf_multitier.get_embedding_variable(
         "ev",
         4,
@@ -326,24 +337,23 @@ def test_every_option_is_an_attribute_of_the_handle(graph):
         ),
     )
     expected = dict(
-        filter="bloom",
-        filter_freq=3,
-        filter_max_elements=1000,
-        filter_counter_bits=16,
+        filter=dict(
+            kind="bloom",
+            filter_freq=3,
+            max_element_size=1000,
+            false_positive_probability=0.02,
+            counter_bits=16,
+        ),
         steps_to_live=10,
         l2_weight_threshold=0.5,
         storage_type="DRAM",
-        storage_sizes=[4096],
+        storage_size=[4096],
         cache_strategy="LRU",
-        initializer="uniform",
-        initializer_a=0.0,
-        initializer_b=1.0,
-        seed=-3,
-        default_value_no_permission=0.5,
-        num_partitions=1,
+        initializer=dict(kind="uniform", b=1, seed=2**64 - 3),
+        default_value_no_permission=dict(a=0.5),
     )
-    assert {k: ev.option_attrs[k] for k in expected} == expected
-    assert ev.option_attrs["filter_false_positive"] == pytest.approx(0.02)
+    assert {k: ev.table_options[k] for k in expected} == expected
+    assert ev.handle.op.get_attr("options") == ev.handle_attrs["options"]
 
 
 def test_the_old_spelling_of_steps_to_live(graph):

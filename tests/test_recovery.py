@@ -96,8 +96,8 @@ def test_every_option_comes_back(tmp_path):
         (tmp_path / os.path.relpath(path, tmp_path) / "instance.table")
         .read_bytes()
         .split(b"\n", 1)[1]
-    )
-    assert options["cache_strategy"] == "LRU" and options["matrix"]["shape"] == [3, 4]
+    )["options"]
+    assert options["cache_strategy"] == "LRU" and options["initializer"]["matrix_rows"] == 3
 
 
 def test_a_table_that_is_collected_is_flushed(tmp_path):
@@ -170,7 +170,7 @@ def test_what_cannot_be_opened_is_refused_by_name_and_left_alone(tmp_path):
     refused(ValueError, "expected recover=True, found False", recover=False)
     refused(
         NotImplementedError,
-        "instance.table': expected a format version up to 1, found 2",
+        "instance.table': expected format version 1, found 2",
         original.replace(b"multitier-table 1", b"multitier-table 2"),
     )
     refused(

@@ -422,12 +422,12 @@ DAY = datetime.timedelta(days=1)
         (
             "custom",
             5,
-            "score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom'",
+            "steps_to_live: expected a score of step, time or frequency, found custom",
         ),
         (
             "custom",
             DAY,
-            "score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom'",
+            "steps_to_live: expected a score of step, time or frequency, found custom",
         ),
     ],
 )
@@ -447,7 +447,7 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
         (
             lambda: tf_multitier.StorageOption(storage_size=[64], refuse_colder=True),
             ValueError,
-            "refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE or LFU with it, found drop_coldest=False",
+            "StorageOption.refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU, found drop_coldest=false",
         ),
         (
             lambda: tf_multitier.StorageOption(refuse_colder=1),

@@ -1,7 +1,6 @@
 """Storage options of tables: each bad one is one clear error that leaves nothing behind."""
 
 import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -31,17 +30,17 @@ from tf_multitier import engine
         (
             dict(storage_path=""),
             ValueError,
-            "storage_path: expected a directory for the files of storage_type DRAM_SSDHASH, found ''",
+            "storage_path: expected a directory for the files of storage_type DRAM_SSDHASH, found none",
         ),
         (
             dict(storage_size=[0]),
             ValueError,
-            r"storage_size\[0\]: expected 1 to .* bytes, found 0",
+            r"storage_size\[0\]: expected 1 to .* bytes, .*found 0",
         ),
         (
             dict(storage_size=[64, -5]),
             ValueError,
-            r"storage_size\[1\]: expected 1 to .* bytes, found -5",
+            r"storage_size\[1\]: expected 1 to .* bytes, .*found -5",
         ),
         (
             dict(storage_size=[64, 64, 64]),
@@ -49,19 +48,19 @@ from tf_multitier import engine
             "expected at most 2, one for each tier of DRAM_SSDHASH; found 3",
         ),
         (
-            dict(storage_size=["64"]),
+            dict(storage_size=["64G"]),
             ValueError,
-            r"storage_size\[0\]: expected an integer, found '64'",
+            r"storage_size\[0\]: expected 1 to .* bytes, or text such as 4GB or 512 MiB, found '64G'",
         ),
         (
-            dict(storage_size="64"),
+            dict(storage_size={"DRAMM": 64}),
             ValueError,
-            "storage_size: expected an integer, found '64'",
+            "storage_size: expected one of DRAM, SSDHASH; found 'DRAMM': did you mean 'DRAM'?",
         ),
         (
             dict(storage_size=64.5),
             ValueError,
-            "storage_size: expected an integer, found 64.5",
+            r"storage_size\[0\]: expected an integer of bytes, found 64.5",
         ),
         (dict(storage_size=[8]), ValueError, r"at least one row \(16 bytes\), found 8"),
         (
@@ -70,15 +69,9 @@ from tf_multitier import engine
             "needs a build with CUDA and a GPU",
         ),
         (dict(storage_type="TAPE"), ValueError, "storage_type: expected one of .*; found 'TAPE'"),
-        (dict(storage_type=None), ValueError, "storage_type: expected a name, found None"),
-        (dict(storage_type=12), ValueError, "storage_type: expected a name, found 12"),
-        (dict(name=7), ValueError, "name: expected a name, found 7"),
-        (
-            dict(name=pathlib.Path("a")),
-            ValueError,
-            r"name: expected a name, found PosixPath\('a'\)",
-        ),
-        (dict(b="wide"), ValueError, "b: expected a number, found 'wide'"),
+        (dict(storage_type=12), ValueError, "storage_type: expected text, found 12"),
+        (dict(name=7), ValueError, "name: expected text, found 7"),
+        (dict(b="wide"), ValueError, "initializer.b: expected a finite number, found 'wide'"),
         (dict(dim=4.5), ValueError, "dim: expected an integer, found 4.5"),
         (
             dict(dim=2**31),
@@ -88,31 +81,35 @@ from tf_multitier import engine
         (
             dict(seed=-1),
             ValueError,
-            "seed: expected an integer from 0 to 18446744073709551615, found -1",
+            "initializer.seed: expected 0 to 18446744073709551615, found -1",
         ),
         (
             dict(filter_freq=2**32),
             ValueError,
-            "filter_freq: expected an integer from 0 to 4294967295, found 4294967296",
+            "filter.filter_freq: expected 0 to 4294967295, found 4294967296",
         ),
         (
             dict(slots=[("m", 2.5, 0.0)]),
             ValueError,
-            "dim of column 'm': expected an integer, found 2.5",
+            r"slots\[0\].dim: expected an integer, found 2.5",
         ),
-        (dict(storage_size=[2**70]), ValueError, r"storage_size\[0\]: expected an integer from "),
+        (dict(storage_size=[2**70]), ValueError, r"storage_size\[0\]: expected 1 to "),
         (dict(num_shards=True), ValueError, "num_shards: expected an integer, found True"),
         (dict(keep="no"), ValueError, "keep: expected True or False, found 'no'"),
-        (dict(cache_strategy=1), ValueError, "cache_strategy: expected a name, found 1"),
+        (
+            dict(cache_strategy=1),
+            ValueError,
+            "cache_strategy: expected one of DEFAULT, .*; found 1",
+        ),
         (
             dict(cache_strategy="FIFO"),
             ValueError,
-            "cache_strategy: expected DEFAULT, LRU, LFU or SCORE; found 'FIFO'",
+            "cache_strategy: expected one of DEFAULT, LRU, LFU, SCORE; found 'FIFO'",
         ),
         (
             dict(on_corruption="ignore"),
             ValueError,
-            "on_corruption: expected error, reinit or drop; found 'ignore'",
+            "on_corruption: expected one of error, reinit, drop; found 'ignore'",
         ),
         (dict(drop_coldest=True), ValueError, "drop_coldest: expected the size of the last tier"),
         (

@@ -114,12 +114,13 @@ def test_a_killed_parent_leaves_no_lock_though_its_child_lives(tmp_path):
 def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path):
     tf = pytest.importorskip("tensorflow")
     import tf_multitier
+    from op_util import attrs_of
 
     ops = tf.load_op_library(tf_multitier.get_library_path())
-    options = dict(shape=[0, 4], storage_type="SSDHASH", storage_path=str(tmp_path))
+    attrs = attrs_of(4, storage_type="SSDHASH", storage_path=str(tmp_path))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        handle = ops.multitier_embedding_variable_handle(shape=[0, 4], shared_name="ev")
-        session.run(ops.multitier_initialize(handle, tf.zeros([0, 4]), **options))
+        handle = ops.multitier_embedding_variable_handle(shared_name="ev", **attrs)
+        session.run(ops.multitier_initialize(handle, tf.zeros([0, 4]), **attrs))
         session.run(
             ops.multitier_apply(
                 handle,

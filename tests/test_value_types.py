@@ -225,7 +225,8 @@ def test_what_does_not_fit_is_refused_by_name():
     ):
         make(dtype="bfloat16", ev_option=option(value_dtype=tf.float16))
     with pytest.raises(
-        ValueError, match="stochastic_rounding: expected value_dtype bfloat16 or float16"
+        ValueError,
+        match="stochastic_rounding: expected values of bfloat16 or float16, found float32",
     ):
         make(dtype="float32", ev_option=option(stochastic_rounding=True))
     with pytest.raises(TypeError, match="stochastic_rounding: expected True or False, found 1"):

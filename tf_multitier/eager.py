@@ -108,7 +108,7 @@ def check_use(variable: typing.Any, what: str) -> None:
 
 
 def make_handle(name: str, attrs: dict) -> typing.Any:
-    """An eager handle that owns its table. Functions that capture it know the shape. attrs: {attribute: value} of OPTION_ATTRS."""
+    """An eager handle that owns its table. Functions that capture it know the shape. attrs: {attribute: value} of HANDLE_ATTRS."""
     handle = placement.owned_handle(name, attrs)
     # float32, as that of a v1 handle: the type of gradients where a branch of tf.cond does not use the variable.
     set_handle_shape(handle, tf.TensorShape(attrs["shape"]), tf.float32)

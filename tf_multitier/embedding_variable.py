@@ -149,7 +149,7 @@ class EmbeddingVariable(
             initializer_op=initializer_op,
             in_graph_mode=in_graph_mode,
         )
-        self.option_attrs = attrs
+        self.handle_attrs = attrs
         self._slot_values: dict[
             str, typing.Any
         ] = {}  # column name -> (dim, initial value), in the order of columns
@@ -189,12 +189,12 @@ class EmbeddingVariable(
     @property
     def partition_index(self) -> int:
         """The index of this partition, in [0, num_partitions)."""
-        return self.option_attrs["partition_index"]
+        return self.handle_attrs["partition_index"]
 
     @property
     def num_partitions(self) -> int:
         """Number of partitions of the whole variable; 1 if it is not partitioned."""
-        return self.option_attrs["num_partitions"]
+        return self.handle_attrs["num_partitions"]
 
     @property
     def parts(self) -> list:
@@ -441,7 +441,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
 
     Args:
       name: name of the variable or part.
-      attrs: {attribute: value} of OPTION_ATTRS.
+      attrs: {attribute: value} of HANDLE_ATTRS.
       matrix: function that returns the initial matrix (a float32 [rows, dim] tensor), or None.
       trainable: whether optimizers train the variable by default.
       collections: names of graph collections; None: GLOBAL_VARIABLES. If trainable, TRAINABLE_VARIABLES is added.

@@ -31,7 +31,7 @@ _TRUNCATED = (_v1.truncated_normal_initializer, TruncatedNormalV2)
 DEFAULT_MATRIX_ROWS = 4096
 
 # kind: constant, uniform, normal, truncated_normal, normal_between, debug or matrix. a, b, lower, upper: parameters of the kind, as
-# the table's options define them. seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a
+# an initializer of a record of options has them. seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a
 # [rows, dim] tensor.
 InitialValue = collections.namedtuple(
     "InitialValue",
@@ -253,14 +253,17 @@ def absent_value(initializer, what, name):
     return value
 
 
-def absent_attrs(attr, value, seed):
-    """The attributes of an op for an InitialValue of keys without a row. seed: of the variable, which holds if it has none."""
-    parameters = [value.a, value.b, value.lower, value.upper]
-    return {
-        attr: value.kind,
-        f"{attr}_parameters": [float(np.float32(p)) for p in parameters],  # as attributes keep them
-        f"{attr}_seed": seed if value.seed is None else _signed(value.seed),
+def initializer_record(value, seed):
+    """The initializer of a record of options from an InitialValue. seed: of the variable, which holds if the value has none."""
+    record = {
+        "kind": value.kind,
+        "a": value.a,
+        "b": value.b,
+        "seed": (seed if value.seed is None else int(value.seed)) % 2**64,
+        "matrix_rows": value.rows if value.kind == "matrix" else 0,
     }
+    bounds = {"lower": value.lower, "upper": value.upper} if value.kind == "normal_between" else {}
+    return record | {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
 
 
 def _checked(value, name):
@@ -281,19 +284,12 @@ def _checked(value, name):
 
 
 def table_seed(op_seed, graph_seed, name):
-    """The seed of a variable's table as an int64, the type of the op's attribute.
+    """The seed of a variable's table: 64 bits without a sign.
 
     This is `op_seed`, the seed of the initializer, if it has one. Otherwise it is a hash of the graph's seed (None: unset) and the
     variable's name without its partition suffix. The hash is the same in every process.
     """
     if op_seed is not None:
-        seed = int(op_seed)
-    else:
-        text = f"{'' if graph_seed is None else int(graph_seed)}/{name}"
-        seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    return _signed(seed)
-
-
-def _signed(seed):
-    seed = int(seed) % 2**64
-    return seed - 2**64 if seed >= 2**63 else seed
+        return int(op_seed) % 2**64
+    text = f"{'' if graph_seed is None else int(graph_seed)}/{name}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -14,15 +14,16 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.initializers import absent_attrs
+from tf_multitier import option_record
 from tf_multitier.initializers import absent_value
+from tf_multitier.initializers import initializer_record
 from tf_multitier.option_values import boolean
 from tf_multitier.option_values import did_you_mean
 from tf_multitier.option_values import instance
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import Option
 from tf_multitier.option_values import real
-from tf_multitier.storage_option import storage_attrs
+from tf_multitier.storage_option import storage_record
 from tf_multitier.storage_option import StorageOption
 
 
@@ -61,8 +62,6 @@ class InitializerOption(Option):
       TypeError, ValueError: a bad value.
     """
 
-    eval_initializer = None  # of configurations that older versions wrote
-
     def __init__(
         self,
         initializer: typing.Any = None,
@@ -87,7 +86,19 @@ class InitializerOption(Option):
         self.eval_initializer = eval_initializer
 
 
-class CounterFilter(Option):
+class _Filter(Option):
+    """Base class: an option that is the filter of a record."""
+
+    def _record(self):
+        """The filter of a record: a dict."""
+        raise NotImplementedError
+
+    def _check(self):
+        shown = lambda message: f"{type(self).__name__}.{message.removeprefix('filter.')}"
+        option_record.check({"filter": self._record()}, shown)
+
+
+class CounterFilter(_Filter):
     """Admits a key after it was trained on `filter_freq` times. Source: DeepRec's `tf.CounterFilter`.
 
     Counts are exact without max_keys. A key that is not admitted yet costs 24 bytes and an index entry.
@@ -102,14 +113,16 @@ class CounterFilter(Option):
       TypeError, ValueError: a bad value.
     """
 
-    max_keys = None  # of configurations that older versions wrote
-
     def __init__(self, filter_freq: int = 0, max_keys: int | None = None) -> None:
-        self.filter_freq = integer("CounterFilter.filter_freq", filter_freq, 0, 2**32 - 1)
+        self.filter_freq = filter_freq
         self.max_keys = None if max_keys is None else integer("CounterFilter.max_keys", max_keys, 1)
+        self._check()
+
+    def _record(self):
+        return {"kind": "counter", "filter_freq": self.filter_freq, "max_keys": self.max_keys}
 
 
-class CBFFilter(Option):
+class CBFFilter(_Filter):
     """Admits a key after it was trained on `filter_freq` times, counted in a counting Bloom filter. Source: DeepRec's `tf.CBFFilter`.
 
     Its memory is fixed. It may admit a key too early.
@@ -143,29 +156,24 @@ class CBFFilter(Option):
                 f"these sizes; found {counter_type!r}{did_you_mean(name, self._BITS)}"
             )
         self.counter_bits = self._BITS[name]
-        self.filter_freq = integer(
-            "CBFFilter.filter_freq", filter_freq, 0, min(2**self.counter_bits, 2**32) - 1
-        )
-        self.max_element_size = integer("CBFFilter.max_element_size", max_element_size, 1)
-        self.false_positive_probability = real(
-            "CBFFilter.false_positive_probability", false_positive_probability
-        )
-        if not 0.0 < self.false_positive_probability < 1.0:
-            raise ValueError(
-                "CBFFilter.false_positive_probability: expected more than 0 and less than 1, found "
-                f"{self.false_positive_probability}"
-            )
+        self.filter_freq = filter_freq
+        self.max_element_size = max_element_size
+        self.false_positive_probability = false_positive_probability
+        self._check()
+
+    def _record(self):
+        return {"kind": "bloom", **vars(self)}
 
 
-class ProbabilisticFilter(Option):
+class ProbabilisticFilter(_Filter):
     """Admits a key with probability `probability`, in (0, 1], at each of its occurrences. It needs no memory. Not in DeepRec."""
 
     def __init__(self, probability: float = 1.0) -> None:
-        self.probability = real("ProbabilisticFilter.probability", probability)
-        if not 0.0 < self.probability <= 1.0:
-            raise ValueError(
-                f"ProbabilisticFilter.probability: expected more than 0 and at most 1, found {self.probability}"
-            )
+        self.probability = probability
+        self._check()
+
+    def _record(self):
+        return {"kind": "probabilistic", **vars(self)}
 
 
 class GlobalStepEvict(Option):
@@ -180,8 +188,6 @@ class GlobalStepEvict(Option):
     Raises:
       TypeError, ValueError: a bad value.
     """
-
-    is_time = False  # of configurations that older versions wrote
 
     def __init__(self, steps_to_live: int | datetime.timedelta | None = None) -> None:
         self.is_time = isinstance(steps_to_live, datetime.timedelta)
@@ -204,12 +210,8 @@ class L2WeightEvict(Option):
     """
 
     def __init__(self, l2_weight_threshold: float = -1.0) -> None:
-        self.l2_weight_threshold = real("L2WeightEvict.l2_weight_threshold", l2_weight_threshold)
-        if self.l2_weight_threshold < 0.0 and self.l2_weight_threshold != -1.0:
-            raise ValueError(
-                "L2WeightEvict.l2_weight_threshold: expected at least 0, or -1 for none; found "
-                f"{self.l2_weight_threshold}"
-            )
+        self.l2_weight_threshold = l2_weight_threshold
+        option_record.check(vars(self), "L2WeightEvict.{}".format)
 
 
 class EmbeddingVariableOption(Option):
@@ -234,11 +236,6 @@ class EmbeddingVariableOption(Option):
     Raises:
       TypeError, ValueError: a bad value.
     """
-
-    # Of configurations that older versions wrote.
-    score = "step"
-    value_dtype = None
-    stochastic_rounding = False
 
     def __init__(
         self,
@@ -281,12 +278,10 @@ def _evict_options(name, value):
     return evict
 
 
-def _score(name, value):
-    if value not in _SCORES:
-        raise ValueError(
-            f"{name}: expected one of {', '.join(_SCORES)}; found {value!r}{did_you_mean(value, _SCORES)}"
-        )
-    return value
+def _checked(name, value):
+    """A value of the option of the record whose name is the last word of `name`."""
+    owner, _, option = name.rpartition(".")
+    return option_record.check({option: value}, f"{owner}.{{}}".format)[option]
 
 
 # Types of values. Their names are those of the engine.
@@ -310,9 +305,6 @@ def _value_dtype(name, value):
     return None if value is None else value_type(name, value).name
 
 
-_SCORES = ("step", "time", "custom", "frequency")
-
-
 def _one_of(*types, default=lambda: None):
     return lambda name, value: default() if value is None else instance(name, value, types)
 
@@ -323,7 +315,7 @@ _CHECKS = {
     "filter_option": _one_of(CounterFilter, CBFFilter, ProbabilisticFilter),
     "storage_option": _one_of(StorageOption),
     "init_option": _one_of(InitializerOption, default=InitializerOption),
-    "score": _score,
+    "score": _checked,
     "value_dtype": _value_dtype,
     "stochastic_rounding": boolean,
 }
@@ -331,14 +323,9 @@ _CHECKS = {
 
 def _check_lifetime(name, evict, score):
     """ValueError if the rows' versions are not what the lifetime of a GlobalStepEvict counts."""
-    if evict.steps_to_live == 0 or (score != "custom" and evict.is_time == (score == "time")):
+    if evict.steps_to_live == 0 or score == "custom" or evict.is_time == (score == "time"):
         return
     variable = f"embedding variable '{name}'"
-    if score == "custom":
-        raise ValueError(
-            f"{variable}: score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom': such a "
-            "score does not count time"
-        )
     expected = "a datetime.timedelta" if score == "time" else "a number of steps"
     found = "a datetime.timedelta" if evict.is_time else f"{evict.steps_to_live} steps"
     raise ValueError(
@@ -347,22 +334,20 @@ def _check_lifetime(name, evict, score):
 
 
 def _absent(name, init, seed):
-    """The attributes that say what keys without a row read."""
-    attrs = {}
-    no_permission = init.default_value_no_permission
-    if callable(no_permission):
-        value = absent_value(no_permission, "default_value_no_permission", name)
-        attrs.update(absent_attrs("not_admitted", value, seed))
-    else:
-        attrs["default_value_no_permission"] = no_permission
-    if init.eval_initializer is not None:
-        value = absent_value(init.eval_initializer, "eval_initializer", name)
-        attrs.update(absent_attrs("evaluation", value, seed))
-    return attrs
+    """The options of a record that say what keys without a row read."""
+    values = {}
+    for option, given in (
+        ("default_value_no_permission", init.default_value_no_permission),
+        ("eval_initializer", init.eval_initializer),
+    ):
+        if callable(given):
+            given = initializer_record(absent_value(given, option, name), seed)
+        values[option] = given
+    return values
 
 
-def option_attrs(name, option, storage, seed=0):
-    """The attributes of the handle and initialize ops for filter, expiry and storage.
+def record_of(name, option, storage, seed=0):
+    """The options of a record for filter, expiry, storage, and what keys without a row read.
 
     Args:
       name: the variable's name, for error messages.
@@ -373,33 +358,17 @@ def option_attrs(name, option, storage, seed=0):
     Raises:
       NotImplementedError: this build has no tiers for the storage type.
     """
-    attrs = _absent(name, option.init_option, seed)
-    filt = option.filter_option
-    if isinstance(filt, CounterFilter):
-        attrs.update(
-            filter="counter", filter_freq=filt.filter_freq, filter_max_keys=filt.max_keys or 0
-        )
-    elif isinstance(filt, CBFFilter):
-        attrs.update(
-            filter="bloom",
-            filter_freq=filt.filter_freq,
-            filter_max_elements=filt.max_element_size,
-            filter_false_positive=filt.false_positive_probability,
-            filter_counter_bits=filt.counter_bits,
-        )
-    elif isinstance(filt, ProbabilisticFilter):
-        attrs.update(filter="probabilistic", filter_probability=filt.probability)
-    else:
-        attrs.update(filter="none")
+    values = {
+        **_absent(name, option.init_option, seed),
+        **storage_record(name, storage),
+        "filter": None if option.filter_option is None else option.filter_option._record(),
+        "score": option.score,
+        "stochastic_rounding": option.stochastic_rounding,
+    }
     for evict in option.evict_option:
         if isinstance(evict, GlobalStepEvict):
             _check_lifetime(name, evict, option.score)
-            attrs["steps_to_live"] = evict.steps_to_live
+            values["steps_to_live"] = evict.steps_to_live
         else:
-            attrs["l2_weight_threshold"] = evict.l2_weight_threshold
-    attrs.update(
-        storage_attrs(name, storage),
-        score=option.score,
-        stochastic_rounding=option.stochastic_rounding,
-    )
-    return attrs
+            values["l2_weight_threshold"] = evict.l2_weight_threshold
+    return values

@@ -102,9 +102,9 @@ class PartitionedEmbeddingVariable(
         return self._name
 
     @property
-    def option_attrs(self) -> dict:
+    def handle_attrs(self) -> dict:
         """{attribute: value} of the handle of part 0. The options of all parts are the same."""
-        return self._parts[0].option_attrs
+        return self._parts[0].handle_attrs
 
     @property
     def handle(self) -> typing.Any:

@@ -13,6 +13,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import option_record
 from tf_multitier._library import ops
 from tf_multitier.handle_attrs import HBM_HANDLE_OP_TYPE
 from tf_multitier.handle_attrs import is_handle
@@ -20,7 +21,7 @@ from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import only_in
 
-GROUP_LOOKUPS = ("MultitierGroupLookup", "MultitierHbmGroupLookup")
+GROUP_LOOKUPS: tuple[str, ...] = ("MultitierGroupLookup", "MultitierHbmGroupLookup")
 GROUP_LOOKUP_GRADS = ("MultitierGroupLookupGrad", "MultitierHbmGroupLookupGrad")
 
 
@@ -34,6 +35,11 @@ def _may_be_on_gpu(storage_type, num_partitions):
     return storage_type.split("_", maxsplit=1)[0] == "HBM" and num_partitions == 1
 
 
+def _storage_type(attrs):
+    record = option_record.complete(attrs["options"], value_dtype=tf.as_dtype(attrs["dtype"]).name)
+    return record["storage_type"]
+
+
 def process_of(device: str) -> str:
     """The process of a device: a name without the device's type and number. A save of one moment is possible for its variables."""
     spec = tf.DeviceSpec.from_string(device)
@@ -41,16 +47,16 @@ def process_of(device: str) -> str:
 
 
 def handle_op(attrs: dict, **names: typing.Any) -> typing.Any:
-    """A new handle op. attrs: {attribute: value} of OPTION_ATTRS. names: container, shared_name and name of the op."""
-    if _may_be_on_gpu(attrs["storage_type"], attrs["num_partitions"]):
+    """A new handle op. attrs: {attribute: value} of HANDLE_ATTRS. names: container, shared_name and name of the op."""
+    if _may_be_on_gpu(_storage_type(attrs), attrs["num_partitions"]):
         return ops.multitier_hbm_embedding_variable_handle(**names, **attrs)
     return ops.multitier_embedding_variable_handle(**names, **attrs)
 
 
 def owned_handle(name: str, attrs: dict) -> typing.Any:
-    """A new handle that owns its variable, eagerly. attrs: {attribute: value} of OPTION_ATTRS."""
+    """A new handle that owns its variable, eagerly. attrs: {attribute: value} of HANDLE_ATTRS."""
     make = ops.multitier_owned_embedding_variable_handle
-    if _may_be_on_gpu(attrs["storage_type"], attrs["num_partitions"]):
+    if _may_be_on_gpu(_storage_type(attrs), attrs["num_partitions"]):
         make = ops.multitier_owned_hbm_embedding_variable_handle
     return make(name, dtype=attrs["dtype"], shape=attrs["shape"])
 

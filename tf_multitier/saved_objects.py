@@ -3,7 +3,7 @@
 A SavedModel has, for an embedding variable:
 
     its object           registered name tf_multitier.EmbeddingVariable; name and options as JSON
-    its handle           in the exported graph, an op with the options as attributes, as in v1 graphs
+    its handle           in the exported graph, an op with the record of the options, as in v1 graphs
     its rows             in variables/, as in every checkpoint of TensorFlow 2 (object_checkpoint.py)
 
 A partitioned variable has a registered object of its own, tf_multitier.PartitionedEmbeddingVariable, which depends on those of its
@@ -20,8 +20,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import option_record
 from tf_multitier import placement
-from tf_multitier.handle_attrs import NEWER_ATTRS
 from tf_multitier.tensorflow_internals import register_serializable
 from tf_multitier.tensorflow_internals import StringValue
 
@@ -45,29 +45,32 @@ def write_object_proto(proto: typing.Any) -> None:
 def description(variable: typing.Any) -> typing.Any:
     """The name and options of a variable as a proto."""
     attrs = {
-        **variable.option_attrs,
+        **variable.handle_attrs,
         "shape": variable.shape.as_list(),
-        "dtype": tf.as_dtype(variable.option_attrs["dtype"]).name,
+        "dtype": variable.dtype.name,
         "key_dtype": variable.key_dtype.name,
+        "options": option_record.as_json(variable.handle_attrs["options"]),
     }
-    return StringValue(value=json.dumps({"name": variable._shared_name, "options": attrs}))
+    return StringValue(value=json.dumps({"name": variable._shared_name, **attrs}))
+
+
+# The rows that are kept belong to the program that trains.
+_NOT_KEPT: dict = {"keep": False, "in_place": False}
 
 
 def read_description(proto: typing.Any) -> tuple:
     """(name, {attribute: value}) of a description."""
     text = StringValue()
     proto.Unpack(text)
-    read = json.loads(text.value)
-    attrs = {
-        **NEWER_ATTRS,
-        **read["options"],
-        "keep": False,
-        "in_place": False,
-    }  # the rows that are kept belong to the program that trains
+    attrs = json.loads(text.value)
+    name = attrs.pop("name")
     attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
-    if attrs["initializer"] == "matrix":  # the rows have it
-        attrs.update(initializer="constant", default_value_dim=0)
-    return read["name"], attrs
+    values = dict(_NOT_KEPT)
+    initializer = attrs["options"].get("initializer", {})
+    if initializer.get("kind") == "matrix":  # the rows have it
+        values["initializer"] = {"seed": initializer.get("seed", 0)}
+    attrs["options"] = option_record.changed(option_record.from_json(attrs["options"]), **values)
+    return name, attrs
 
 
 def make_read_only(node: typing.Any) -> None:
@@ -77,7 +80,7 @@ def make_read_only(node: typing.Any) -> None:
     text = StringValue()
     node.serialized_user_proto.Unpack(text)
     read = json.loads(text.value)
-    read["options"]["read_only"] = True
+    read["options"]["read_only"] = True  # a record
     node.serialized_user_proto.Pack(StringValue(value=json.dumps(read)))
 
 
@@ -85,5 +88,9 @@ def exported_handle(variable: typing.Any) -> typing.Any:
     """The handle of a variable in the graph that is being exported. Variables of one name have different ones."""
     name = f"{variable.variable_name}_{next(_NUMBERS)}"
     return placement.handle_op(
-        {**variable.option_attrs, "keep": False, "in_place": False}, shared_name=name
+        {
+            **variable.handle_attrs,
+            "options": option_record.changed(variable.handle_attrs["options"], **_NOT_KEPT),
+        },
+        shared_name=name,
     )

@@ -291,7 +291,7 @@ def restore_op(variable, prefix, variable_name, name="restore", resize=False, co
             convert=convert,
             rename_slots=not variable._in_graph_mode,
             name=name,
-            **variable.option_attrs,
+            **variable.handle_attrs,
         )
 
 
@@ -327,7 +327,7 @@ def read_op(part, prefix, variable_name, resize=False, convert=False, check_only
             check_only=check_only,
             rename_slots=not part._in_graph_mode,
             name="read",
-            **part.option_attrs,
+            **part.handle_attrs,
         )
 
 

@@ -14,6 +14,7 @@ from tf_multitier import embedding_variable
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import key_types
+from tf_multitier import option_record
 from tf_multitier import options
 from tf_multitier import storage_option
 from tf_multitier import strategies
@@ -61,21 +62,7 @@ def _value_type(name, value_dtype, option):
         raise ValueError(
             f"{where}: value_dtype: expected {found.name}, as EmbeddingVariableOption.value_dtype, found {asked.name}"
         )
-    if option.stochastic_rounding and found == tf.float32:
-        raise ValueError(
-            f"{where}: stochastic_rounding: expected value_dtype bfloat16 or float16 with it, found float32"
-        )
     return found
-
-
-def _check_values_in(name, value_dtype, storage):
-    """ValueError if a tier of the storage type does not have that type of values."""
-    storage_type = storage_option.storage_attrs(name, storage)["storage_type"]
-    if value_dtype != tf.float32 and storage_type.startswith("HBM"):
-        raise ValueError(
-            f"embedding variable '{name}': value_dtype: expected float32 with storage_type {storage_type}, found "
-            f"{value_dtype.name}: rows in HBM are float32"
-        )
 
 
 def option_in_force(name, ev_option, steps_to_live):
@@ -145,26 +132,27 @@ def _make(
         initializer, full_name, dim, option.init_option.default_value_dim
     )
     storage = option.storage_option or storage_option.storage_option_from_environment()
-    _check_values_in(full_name, value_dtype, storage)
     is_eager = tf.executing_eagerly()
     its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
     seed = initializers.table_seed(value.seed, its_seed, full_name)
+    values = {
+        **options.record_of(full_name, option, storage, seed),
+        "initializer": initializers.initializer_record(value, seed),
+        "read_only": is_read_only(),
+        "in_place": is_in_place() and storage.keep,
+    }
+    checked = option_record.check(
+        values,
+        lambda message: f"embedding variable '{full_name}': {message}",
+        value_dtype=value_dtype.name,
+    )
     attrs = dict(
         dtype=value_dtype,
         key_dtype=key_dtype,
         shape=[0, dim],
-        initializer=value.kind,
-        initializer_a=value.a,
-        initializer_b=value.b,
-        initializer_lower=value.lower,
-        initializer_upper=value.upper,
-        seed=seed,
-        default_value_dim=value.rows,
-        read_only=is_read_only(),
-        in_place=is_in_place() and storage.keep,
+        options=option_record.text_of(checked, value_dtype=value_dtype.name),
         partition_index=0,
         num_partitions=num_partitions,
-        **options.option_attrs(full_name, option, storage, seed),
     )
 
     def make(name, attrs, matrix):
@@ -222,20 +210,16 @@ def _check_reused(
     if explicit_partitioner and variable.num_partitions != num_partitions:
         raise wrong("number of partitions", num_partitions, variable.num_partitions)
     if explicit_option:
+        found = variable.table_options
         storage = option.storage_option
-        expected = options.option_attrs(
-            name, option, storage or storage_option.StorageOption(), variable.option_attrs["seed"]
-        )
-        for attr, value in expected.items():
-            if storage is None and attr in storage_option.STORAGE_ATTRS:
+        seed = found["initializer"].get("seed", 0)
+        given = options.record_of(name, option, storage or storage_option.StorageOption(), seed)
+        expected = option_record.check(given, value_dtype=variable.dtype.name)
+        for each in given:
+            if storage is None and each in storage_option.OPTIONS:
                 continue
-            found = variable.option_attrs[attr]
-            if isinstance(value, float):
-                same = abs(found - value) <= 1e-6 * abs(value)
-            else:
-                same = found == value
-            if not same:
-                raise wrong(attr, value, found)
+            if found[each] != expected[each]:
+                raise wrong(each, expected[each], found[each])
 
 
 def _make_eagerly(make, name, custom_getter):

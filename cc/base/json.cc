@@ -179,6 +179,15 @@ Json Json::Bool(bool value) { return Json(Kind::kBool, value ? "true" : "false")
 Json Json::Int(int64_t value) { return Json(Kind::kNumber, std::to_string(value)); }
 Json Json::Uint(uint64_t value) { return Json(Kind::kNumber, std::to_string(value)); }
 Json Json::Float(float value) { return std::isfinite(value) ? Json(Kind::kNumber, StrCat(value)) : Json(); }
+Json Json::Double(double value) {
+  if (!std::isfinite(value)) return Json();
+  char text[32];
+  for (int digits = 15; digits <= 17; ++digits) {  // the fewest that give the number again
+    std::snprintf(text, sizeof(text), "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
+  return Json(Kind::kNumber, text);
+}
 Json Json::String(std::string value) { return Json(Kind::kString, std::move(value)); }
 Json Json::Array() { return Json(Kind::kArray, ""); }
 Json Json::Object() { return Json(Kind::kObject, ""); }

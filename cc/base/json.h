@@ -24,11 +24,14 @@ namespace multitier {
 
 class Json {
  public:
+  enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
+
   Json() = default;  // null
   static Json Bool(bool value);
   static Json Int(int64_t value);
   static Json Uint(uint64_t value);
-  static Json Float(float value);  // null if the value is not finite
+  static Json Float(float value);    // null if the value is not finite
+  static Json Double(double value);  // null if the value is not finite
   static Json String(std::string value);
   static Json Array();
   static Json Object();
@@ -42,8 +45,13 @@ class Json {
   // Adds to an object. REQUIRES: made by Object()
   void Set(std::string name, Json value);
 
+  Kind kind() const { return kind_; }
+  // Of a string its bytes, of a number or boolean its text; empty for others.
+  const std::string& text() const { return text_; }
   // Elements of an array, values of an object; empty for others.
   const std::vector<Json>& items() const { return items_; }
+  // Of the values of an object; empty for others.
+  const std::vector<std::string>& names() const { return names_; }
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
@@ -59,7 +67,6 @@ class Json {
   Result<const Json*> GetObject(std::string_view name) const;
 
  private:
-  enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
   friend class JsonParser;
 
   Json(Kind kind, std::string text) : kind_(kind), text_(std::move(text)) {}

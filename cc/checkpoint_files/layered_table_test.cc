@@ -124,9 +124,9 @@ INSTANTIATE_TEST_SUITE_P(RowsOfDram, LayeredTableTest, testing::Values(0, 4));
 
 TEST(LayeredTableTest, AnAbsentKeyAndARemovedOneReadAlike) {
   TableOptions options = BasicOptions(kDim);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 3;
-  options.not_admitted.a = 0.5f;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 3;
+  options.default_value_no_permission.a = 0.5f;
   std::shared_ptr<EmbeddingTable> below = MakeTable(std::move(options));
   std::mt19937_64 random(1);
   const Rows rows = RandomRows(&random, 10);

@@ -1,13 +1,12 @@
 #include "cc/checkpoint_files/table_part.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "cc/base/json.h"
+#include "cc/options/options.h"
 #include "cc/partition/partition.h"
 #include "cc/row/schema.h"
-#include "cc/table/option_names.h"
 
 namespace multitier {
 namespace {
@@ -15,35 +14,6 @@ namespace {
 constexpr size_t kMostLetters = 64;  // of the name of a file
 constexpr int64_t kMostCount = int64_t{1} << 40;
 constexpr int64_t kMostApplies = int64_t{1} << 62;  // they may be microseconds
-
-Json InitializerToJson(const InitializerSpec& spec) {
-  Json json = Json::Object();
-  json.Set("kind", Json::String(InitializerKindName(spec.kind)));
-  json.Set("a", Json::Float(spec.a));
-  json.Set("b", Json::Float(spec.b));
-  if (std::isfinite(spec.lower)) json.Set("lower", Json::Float(spec.lower));
-  if (std::isfinite(spec.upper)) json.Set("upper", Json::Float(spec.upper));
-  json.Set("seed", Json::Uint(spec.seed));
-  json.Set("matrix_rows", Json::Int(spec.matrix_rows));
-  return json;
-}
-
-Result<InitializerSpec> ParseInitializer(const Json& json) {
-  InitializerSpec spec;
-  MT_ASSIGN_OR_RETURN(const std::string kind, json.GetString("kind"));
-  MT_ASSIGN_OR_RETURN(spec.kind, ParseInitializerKind(kind));
-  MT_ASSIGN_OR_RETURN(spec.a, json.GetFloat("a"));
-  MT_ASSIGN_OR_RETURN(spec.b, json.GetFloat("b"));
-  if (json.Find("lower") != nullptr) {
-    MT_ASSIGN_OR_RETURN(spec.lower, json.GetFloat("lower"));
-  }
-  if (json.Find("upper") != nullptr) {
-    MT_ASSIGN_OR_RETURN(spec.upper, json.GetFloat("upper"));
-  }
-  MT_ASSIGN_OR_RETURN(spec.seed, json.GetUint("seed"));
-  MT_ASSIGN_OR_RETURN(spec.matrix_rows, json.GetInt("matrix_rows"));
-  return spec;
-}
 
 // A name without a folder: every file of a part is next to its index.
 Status CheckFileName(const std::string& file) {
@@ -61,9 +31,12 @@ Status CheckCount(const char* name, int64_t count) {
 // Of the parameters; the matrix is in the part file.
 Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype) {
   MT_RETURN_IF_ERROR(CheckCount("matrix_rows", spec.matrix_rows));
-  if (spec.kind != InitializerKind::kMatrix) return Initializer::Create(spec, dim, dtype).status();
-  if (spec.matrix_rows > 0) return OkStatus();
-  return InvalidArgumentError("manifest: expected a matrix with rows, found none");
+  const bool is_matrix = spec.kind == InitializerKind::kMatrix;
+  if (is_matrix != (spec.matrix_rows > 0)) {
+    return InvalidArgumentError("manifest: matrix_rows: expected ", is_matrix ? "at least 1" : "0", ", found ",
+                                spec.matrix_rows);
+  }
+  return is_matrix ? OkStatus() : Initializer::Create(spec, dim, dtype).status();
 }
 
 Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
@@ -202,7 +175,7 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   out.has_initializer = json.Find("initializer") != nullptr;
   if (out.has_initializer) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
-    MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
+    MT_ASSIGN_OR_RETURN(out.initializer, InitializerFromJson(*init));
     // Frozen rows are read as float32.
     const DType dtype = out.frozen ? DType::kFloat32 : out.columns[0].dtype;
     MT_RETURN_IF_ERROR(CheckInitializer(out.initializer, out.dim(), dtype));

@@ -137,7 +137,7 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
     if ((header->flags & device::kRowProvisional) != 0) absent.push_back(i);
   }
   *trained_below = absent.size();
-  if (absent.empty() && options().admission.kind != AdmissionKind::kBloom) {
+  if (absent.empty() && options().filter.kind != AdmissionKind::kBloom) {
     *version = below_->NoteApply(request.global_step);
     return OkStatus();
   }
@@ -231,7 +231,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   const uint32_t misses = op->counted->misses, distinct = op->counted->distinct;
   const bool near_budget = op->may_ask && static_cast<uint64_t>(TotalCount()) + distinct > MostRows();
   int64_t version = 0;
-  if (misses == 0 && !near_budget && options().admission.kind != AdmissionKind::kBloom) {
+  if (misses == 0 && !near_budget && options().filter.kind != AdmissionKind::kBloom) {
     version = below_->NoteApply(request.global_step);
     return UpdateFound(op, request, gradients, version);
   }
@@ -276,7 +276,7 @@ Result<bool> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op, const A
   MT_RETURN_IF_ERROR(PrepareRule(request, &gradients));
   kept->inside = std::make_shared<MaybeInsideGate>(&gate_);
   if (!kept->inside->inside() || op->epoch != epoch_ || !op->complete) return false;
-  if (options().admission.kind == AdmissionKind::kBloom) return false;
+  if (options().filter.kind == AdmissionKind::kBloom) return false;
   const uint64_t most_created = op->counted->distinct;
   may_be_created_ += most_created;
   const auto rows = static_cast<uint64_t>(below_->TotalCount() + rows_below_.new_rows());

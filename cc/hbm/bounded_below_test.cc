@@ -200,8 +200,8 @@ TEST(BoundedBelow, UpdatesOfDeviceMemoryAreRefusedAsThoseOfTheHost) {
 
 TEST(BoundedBelow, AFilterCountsAndRefusesAsWithoutHbm) {
   TableOptions options = OptionsOf({2, {4}});
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   auto plain = MakeTable(options);
   options.lower_tiers = OptionsOf({2, {4}}).lower_tiers;
   auto table = WithHbm(options, 20, 1);

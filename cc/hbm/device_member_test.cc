@@ -39,11 +39,11 @@ TEST(DeviceMember, AbsentKeysReadWhatTheReasonOfTheLookupSays) {
   for (const bool filters : {false, true}) {
     TableOptions basic = BasicOptions(4), tiered = TieredOptions(4, 4, std::make_shared<MemoryTier>());
     for (TableOptions* options : {&basic, &tiered}) {
-      options->evaluation = InitializerSpec();
-      options->evaluation->a = 0.75f;
+      options->eval_initializer = InitializerSpec();
+      options->eval_initializer->a = 0.75f;
       if (!filters) continue;
-      options->admission.kind = AdmissionKind::kCounter;
-      options->admission.filter_freq = 2;
+      options->filter.kind = AdmissionKind::kCounter;
+      options->filter.filter_freq = 2;
     }
     const auto device = NewEmulatedDevice(3);
     const auto plain = MakeTable(basic);

@@ -141,10 +141,10 @@ TEST(DeviceOperations, UnderAFilterTheTableBelowCountsAndAdmits) {
   for (const AdmissionKind kind : {AdmissionKind::kCounter, AdmissionKind::kBloom}) {
     TableOptions basic = BasicOptions(4), tiered = TieredOptions(4, 4, std::make_shared<MemoryTier>());
     for (TableOptions* options : {&basic, &tiered}) {
-      options->admission.kind = kind;
-      options->admission.filter_freq = 3;
-      options->admission.max_element_size = 100;
-      options->not_admitted.a = 0.25f;
+      options->filter.kind = kind;
+      options->filter.filter_freq = 3;
+      options->filter.max_element_size = 100;
+      options->default_value_no_permission.a = 0.25f;
     }
     auto device = NewEmulatedDevice(5);
     auto table = MakeHbmTable(tiered, 6, device);

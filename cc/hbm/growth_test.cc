@@ -97,8 +97,8 @@ TEST(Growth, SlotsThatWouldNotFitAreRefused) {
 
 TEST(Growth, UnderAFilterAFullTableRefusesAbsentKeys) {
   TableOptions options = BasicOptions(kDim);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   auto table = GrowingTable(options, NewEmulatedDevice(), 4 * kRowBytes);
   for (int i = 0; i < 3; ++i) MT_ASSERT_OK(Train(Sgd(Range(0, 4), 1.0f, kDim), table.get()));
   EXPECT_EQ(table->TotalCount(), 4);

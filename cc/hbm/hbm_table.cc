@@ -28,7 +28,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       budget_(options.budget),
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
-      filters_(!below_->options().admission.admits_all()),
+      filters_(!below_->options().filter.admits_all()),
       bounded_below_(LastTierHasSize(below_->options())),
       keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
       pid_(getpid()),

@@ -1,6 +1,5 @@
 #include "cc/kernels/embedding_variable.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +7,8 @@
 #include "cc/kernels/hbm_memory.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/options/options.h"
 #include "cc/partition/partition.h"
-#include "cc/table/option_names.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -44,42 +43,9 @@ absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_
   return absl::InvalidArgumentError(absl::StrCat(attr, ": expected ", minimum, " to ", maximum, ", found ", value));
 }
 
-absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storage) {
-  std::string strategy, on_corruption, on_full, dropped;
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &storage->type));
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_path", &storage->path));
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_rows", &storage->rows));
-  TF_RETURN_IF_ERROR(context->GetAttr("initial_rows", &storage->initial_rows));
-  TF_RETURN_IF_ERROR(context->GetAttr("on_full", &on_full));
-  TF_RETURN_IF_ERROR(context->GetAttr("dropped", &dropped));
-  TF_RETURN_IF_ERROR(context->GetAttr("dropped_bytes", &storage->dropped_bytes));
-  TF_RETURN_IF_ERROR(context->GetAttr("removed_bytes", &storage->removed_bytes));
-  TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
-  TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
-  TF_RETURN_IF_ERROR(context->GetAttr("refuse_colder", &storage->refuse_colder));
-  TF_RETURN_IF_ERROR(context->GetAttr("on_corruption", &on_corruption));
-  TF_RETURN_IF_ERROR(context->GetAttr("keep", &storage->keep));
-  const Result<Replacement> parsed = ParseCacheStrategy(strategy);
-  if (!parsed.ok()) return ToAbsl(parsed.status());
-  storage->cache_strategy = *parsed;
-  const Result<KeepDropped> keep_dropped = ParseKeepDropped(dropped);
-  if (!keep_dropped.ok()) return ToAbsl(keep_dropped.status());
-  storage->keep_dropped = *keep_dropped;
-  const Status full = ParseOnFull(on_full, storage);
-  if (!full.ok()) return ToAbsl(full);
-  const Result<OnCorruption> corruption = ParseOnCorruption(on_corruption);
-  if (!corruption.ok()) return ToAbsl(corruption.status());
-  storage->on_corruption = *corruption;
-  return ToAbsl(ValidateStorage(*storage));
-}
-
-absl::Status DTypeFromAttrs(OpKernelConstruction* context, TableOptions* table) {
-  tensorflow::DataType dtype;
-  TF_RETURN_IF_ERROR(context->GetAttr("dtype", &dtype));
-  if (dtype == tensorflow::DT_HALF) table->value_dtype = DType::kFloat16;
-  if (dtype == tensorflow::DT_BFLOAT16) table->value_dtype = DType::kBFloat16;
-  return context->GetAttr("stochastic_rounding", &table->stochastic_rounding);
+DType ValuesOf(tensorflow::DataType dtype) {
+  if (dtype == tensorflow::DT_HALF) return DType::kFloat16;
+  return dtype == tensorflow::DT_BFLOAT16 ? DType::kBFloat16 : DType::kFloat32;
 }
 
 absl::Status KeyTypeFromAttrs(OpKernelConstruction* context, std::string* key_dtype) {
@@ -88,85 +54,6 @@ absl::Status KeyTypeFromAttrs(OpKernelConstruction* context, std::string* key_dt
   if (dtype == tensorflow::DT_UINT64) *key_dtype = "uint64";
   if (dtype == tensorflow::DT_UINT32) *key_dtype = "uint32";
   return absl::OkStatus();
-}
-
-absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* table) {
-  std::string kind;
-  int64_t filter_freq, counter_bits;
-  float false_positive, probability;
-  TF_RETURN_IF_ERROR(context->GetAttr("filter", &kind));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_freq", &filter_freq));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_max_elements", &table->admission.max_element_size));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_false_positive", &false_positive));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_counter_bits", &counter_bits));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_probability", &probability));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_max_keys", &table->admission.max_keys));
-  const Result<AdmissionKind> parsed = ParseAdmissionKind(kind);
-  if (!parsed.ok()) return ToAbsl(parsed.status());
-  TF_RETURN_IF_ERROR(CheckRange("filter_freq", filter_freq, 0, 0xffffffffLL));
-  TF_RETURN_IF_ERROR(CheckRange("filter_counter_bits", counter_bits, 8, 64));
-  table->admission.kind = *parsed;
-  table->admission.filter_freq = static_cast<uint32_t>(filter_freq);
-  table->admission.false_positive_probability = false_positive;
-  table->admission.counter_bits = static_cast<int>(counter_bits);
-  table->admission.probability = probability;
-  table->admission.seed = table->initializer.seed;
-  return ToAbsl(ValidateAdmission(table->admission));
-}
-
-absl::Status InitializerFromAttrs(OpKernelConstruction* context, VariableOptions* options) {
-  InitializerSpec* spec = &options->table.initializer;
-  std::string kind;
-  int64_t seed;
-  TF_RETURN_IF_ERROR(context->GetAttr("initializer", &kind));
-  TF_RETURN_IF_ERROR(context->GetAttr("initializer_a", &spec->a));
-  TF_RETURN_IF_ERROR(context->GetAttr("initializer_b", &spec->b));
-  TF_RETURN_IF_ERROR(context->GetAttr("initializer_lower", &spec->lower));
-  TF_RETURN_IF_ERROR(context->GetAttr("initializer_upper", &spec->upper));
-  TF_RETURN_IF_ERROR(context->GetAttr("seed", &seed));
-  TF_RETURN_IF_ERROR(context->GetAttr("default_value_dim", &options->default_value_dim));
-  const Result<InitializerKind> parsed = ParseInitializerKind(kind);
-  if (!parsed.ok()) return ToAbsl(parsed.status());
-  TF_RETURN_IF_ERROR(CheckRange("default_value_dim", options->default_value_dim, 0, int64_t{1} << 40));
-  spec->kind = *parsed;
-  spec->seed = static_cast<uint64_t>(seed);
-  return absl::OkStatus();
-}
-
-// An initializer whose attrs begin with `attr`. Out: none if its name is empty.
-absl::Status InitializerNamed(OpKernelConstruction* context, const std::string& attr, std::optional<InitializerSpec>* spec) {
-  std::string kind;
-  std::vector<float> parameters;
-  int64_t seed;
-  TF_RETURN_IF_ERROR(context->GetAttr(attr, &kind));
-  TF_RETURN_IF_ERROR(context->GetAttr(attr + "_parameters", &parameters));
-  TF_RETURN_IF_ERROR(context->GetAttr(attr + "_seed", &seed));
-  if (kind.empty()) return absl::OkStatus();
-  const Result<InitializerKind> parsed = ParseInitializerKind(kind, attr.c_str());
-  if (!parsed.ok()) return ToAbsl(parsed.status());
-  if (*parsed == InitializerKind::kMatrix || parameters.size() != 4) {
-    return absl::InvalidArgumentError(absl::StrCat(attr, ": expected an initializer without a matrix, and 4 parameters; found ",
-                                                   kind, " with ", parameters.size()));
-  }
-  *spec = InitializerSpec();
-  (*spec)->kind = *parsed;
-  (*spec)->a = parameters[0];
-  (*spec)->b = parameters[1];
-  (*spec)->lower = parameters[2];
-  (*spec)->upper = parameters[3];
-  (*spec)->seed = static_cast<uint64_t>(seed);
-  return absl::OkStatus();
-}
-
-absl::Status AbsentFromAttrs(OpKernelConstruction* context, TableOptions* table) {
-  std::optional<InitializerSpec> not_admitted;
-  TF_RETURN_IF_ERROR(InitializerNamed(context, "not_admitted", &not_admitted));
-  TF_RETURN_IF_ERROR(InitializerNamed(context, "evaluation", &table->evaluation));
-  if (not_admitted.has_value()) {
-    table->not_admitted = *not_admitted;
-    return absl::OkStatus();
-  }
-  return context->GetAttr("default_value_no_permission", &table->not_admitted.a);
 }
 
 }  // namespace
@@ -179,49 +66,38 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
         absl::StrCat("shape of an embedding variable: expected [0, dim], found ", shape.DebugString()));
   }
   TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
-  options->table.dim = static_cast<int>(shape.dim_size(1));
-  TF_RETURN_IF_ERROR(DTypeFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(KeyTypeFromAttrs(context, &options->key_dtype));
-  TF_RETURN_IF_ERROR(context->GetAttr("steps_to_live", &options->table.expiry.steps_to_live));
-  TF_RETURN_IF_ERROR(context->GetAttr("l2_weight_threshold", &options->table.expiry.l2_weight_threshold));
-  TF_RETURN_IF_ERROR(CheckRange("steps_to_live", options->table.expiry.steps_to_live, 0, INT64_MAX));
   TF_RETURN_IF_ERROR(context->GetAttr("partition_index", &options->partition_index));
   TF_RETURN_IF_ERROR(context->GetAttr("num_partitions", &options->num_partitions));
   TF_RETURN_IF_ERROR(CheckRange("num_partitions", options->num_partitions, 1, kPartitionBuckets));
   TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
-  TF_RETURN_IF_ERROR(context->GetAttr("read_only", &options->read_only));
-  TF_RETURN_IF_ERROR(context->GetAttr("in_place", &options->in_place));
-  if (options->in_place && !options->read_only) {
-    return absl::InvalidArgumentError("in_place: expected a variable with read_only, found one without");
-  }
-  TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
-  TF_RETURN_IF_ERROR(AbsentFromAttrs(context, &options->table));
-  TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
-  TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
-  options->storage.hbm_memory = HbmMemoryOf(context);
-  std::string score;
-  TF_RETURN_IF_ERROR(context->GetAttr("score", &score));
-  const Result<Score> parsed = ParseScore(score);
+  tensorflow::DataType dtype;
+  std::string record;
+  TF_RETURN_IF_ERROR(context->GetAttr("dtype", &dtype));
+  TF_RETURN_IF_ERROR(context->GetAttr("options", &record));
+  Result<Options> parsed = ParseOptions(record, kInVariable, ValuesOf(dtype));
   if (!parsed.ok()) return ToAbsl(parsed.status());
-  options->table.score = *parsed;
-  options->storage.keep = options->storage.keep && !options->read_only;  // its rows are the checkpoint's, always
-  options->storage.read_only = options->in_place;
-  return ToAbsl(ValidateStorage(options->storage));
+  TableOptions* const table = &options->table;
+  static_cast<Options&>(*table) = *std::move(parsed);
+  table->dim = static_cast<int>(shape.dim_size(1));
+  table->keep = table->keep && !table->read_only;  // its rows are the checkpoint's, always
+  options->opening.hbm_memory = HbmMemoryOf(context);
+  return ToAbsl(CheckTiersExist(*table));
 }
 
 absl::Status VariableOptions::MakeState(const std::string& name, InitializerSpec initializer, const VariableState* replaced,
                                         std::shared_ptr<VariableState>* state) const {
-  if (storage.keep) return MakeKept(*this, name, std::move(initializer), replaced, state);
-  return MakeStateOf(storage, name, std::move(initializer), nullptr, state);
+  if (table.keep) return MakeKept(*this, name, std::move(initializer), replaced, state);
+  return MakeStateOf(opening, name, std::move(initializer), nullptr, state);
 }
 
-absl::Status VariableOptions::MakeStateOf(const StorageSpec& spec, const std::string& name, InitializerSpec initializer,
+absl::Status VariableOptions::MakeStateOf(const Opening& its_opening, const std::string& name, InitializerSpec initializer,
                                           std::shared_ptr<InstanceDirectory>* instance,
                                           std::shared_ptr<VariableState>* state) const {
   TableOptions options = table;
   options.name = name;
   options.initializer = std::move(initializer);
-  const Status composed = ComposeStorage(spec, &options, instance);
+  const Status composed = ComposeStorage(its_opening, &options, instance);
   if (!composed.ok()) return ToAbsl(Status(composed.code(), StrCat("embedding variable '", name, "': ", composed.message())));
   Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
   if (!created.ok()) return ToAbsl(created.status());
@@ -230,7 +106,7 @@ absl::Status VariableOptions::MakeStateOf(const StorageSpec& spec, const std::st
   made->key_dtype = key_dtype;
   made->partition_index = partition_index;
   made->num_partitions = num_partitions;
-  made->read_only = read_only;
+  made->read_only = table.read_only;
   *state = std::move(made);
   return absl::OkStatus();
 }

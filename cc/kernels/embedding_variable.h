@@ -74,24 +74,20 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 // The options of a variable, from the attrs of an op (ops/option_attrs.h).
 struct VariableOptions {
   TableOptions table;  // name, matrix and tiers are not set
-  StorageSpec storage;
+  Opening opening;
   std::string key_dtype;  // as Manifest::key_dtype
-  int64_t default_value_dim = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
-  bool read_only = false;
-  bool in_place = false;  // reads the rows that another program keeps (kept_reader.h)
 
   // Makes the state of a variable with a new, empty table of this name and initializer, and its own tiers. replaced: the state
   // that the variable has now, or null.
   absl::Status MakeState(const std::string& name, InitializerSpec initializer, const VariableState* replaced,
                          std::shared_ptr<VariableState>* state) const;
-  // With tiers as `spec` says. instance: as of ComposeStorage.
-  absl::Status MakeStateOf(const StorageSpec& spec, const std::string& name, InitializerSpec initializer,
+  // With another opening. instance: as of ComposeStorage.
+  absl::Status MakeStateOf(const Opening& its_opening, const std::string& name, InitializerSpec initializer,
                            std::shared_ptr<InstanceDirectory>* instance, std::shared_ptr<VariableState>* state) const;
 
-  // InvalidArgument if an attr is out of range, Unimplemented if the storage type needs a GPU. The message names the attr or
-  // type.
+  // InvalidArgument if an attr or option is wrong, Unimplemented if the storage type needs a GPU. The message names it.
   static absl::Status FromAttrs(tensorflow::OpKernelConstruction* context, VariableOptions* options);
 };
 

@@ -139,9 +139,9 @@ Status CheckFits(const VariableOptions& options, const std::string& path, const 
                                    options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,
                                    cure);
   }
-  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.storage.type)));
+  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.table.storage_type)));
   if (exists) return OkStatus();
-  return FailedPreconditionError("kept rows in '", path, "': expected files of storage type ", options.storage.type,
+  return FailedPreconditionError("kept rows in '", path, "': expected files of storage type ", options.table.storage_type,
                                  ", found none of its last tier", cure);
 }
 

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "cc/env/env.h"
 #include "cc/env/instance_dir.h"
 #include "cc/kernels/kept_files.h"
 #include "cc/kernels/shared_tables.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/options/options.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
@@ -78,11 +77,11 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
   if (!read.ok()) return OfVariable(name, read);
   Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::OpenForReading(found.path);
   if (!instance.ok()) return OfVariable(name, instance.status());
-  StorageSpec spec = options.storage;
-  spec.read_only = true;
-  spec.recover = *std::move(instance);
+  Opening opening = options.opening;
+  opening.read_only = true;
+  opening.recover = *std::move(instance);
   std::shared_ptr<VariableState> opened;
-  const absl::Status made = options.MakeStateOf(spec, name, std::move(initializer), nullptr, &opened);
+  const absl::Status made = options.MakeStateOf(opening, name, std::move(initializer), nullptr, &opened);
   const Result<KeptFacts> now = ReadFacts(found.path);
   if (!now.ok() || !Same(*now, found.facts)) {
     return OfVariable(name, FailedPreconditionError("kept rows in '", found.path,
@@ -99,29 +98,19 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
   return absl::OkStatus();
 }
 
-// What two tables must have in common to give keys without a row the same value.
-std::string AbsentKey(const TableOptions& table) {
-  const auto text = [](const InitializerSpec& spec) {
-    return absl::StrFormat("%d %.9g %.9g %.9g %.9g %d", static_cast<int>(spec.kind), spec.a, spec.b, spec.lower, spec.upper,
-                           spec.seed);
-  };
-  return absl::StrCat(text(table.not_admitted), "\n", table.evaluation.has_value() ? text(*table.evaluation) : "");
-}
-
 // For SharedTables: everything that two variables with one table must have in common.
 std::string KeyOf(const VariableOptions& options, const std::string& name, const Found& found) {
-  const StorageSpec& storage = options.storage;
+  Options record = options.table;
+  record.initializer = InitializerSpec();  // the facts have it
   return absl::StrCat("in place\n", name, "\n", found.path, "\n", found.facts.generation, "\n", found.facts.checkpoint, "\n",
-                      found.facts.table.ToJson(), "\n", storage.type, "\n", absl::StrJoin(storage.sizes, ","), "\n",
-                      static_cast<int>(storage.cache_strategy), "\n", static_cast<int>(storage.on_corruption), "\n",
-                      storage.device, "\n", static_cast<int>(options.table.admission.kind), "\n", AbsentKey(options.table));
+                      found.facts.table.ToJson(), "\n", OptionsToJson(record, kInVariable).ToString());
 }
 
 }  // namespace
 
 absl::Status OpenInPlace(const VariableOptions& options, const std::string& name, const std::optional<std::string>& manifest,
                          std::shared_ptr<VariableState>* state) {
-  const Result<Found> found = FindToRead(options.storage.path, name, manifest);
+  const Result<Found> found = FindToRead(options.table.storage_path, name, manifest);
   if (!found.ok()) return OfVariable(name, found.status());
   Status status = CheckClosed(*found, manifest);
   if (status.ok()) status = CheckFits(options, found->path, found->facts.table);

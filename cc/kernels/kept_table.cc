@@ -77,11 +77,11 @@ absl::Status OpenFound(const VariableOptions& options, const std::string& name, 
   InitializerSpec initializer = facts.table.initializer;
   const Status read = ReadMatrix(path, options.table.dim, &initializer);
   if (!read.ok()) return OfVariable(name, read);
-  StorageSpec spec = options.storage;
-  spec.recover = std::move(found.instance);
+  Opening opening = options.opening;
+  opening.recover = std::move(found.instance);
   std::shared_ptr<InstanceDirectory> directory;
   std::shared_ptr<VariableState> opened;
-  TF_RETURN_IF_ERROR(options.MakeStateOf(spec, name, std::move(initializer), &directory, &opened));
+  TF_RETURN_IF_ERROR(options.MakeStateOf(opening, name, std::move(initializer), &directory, &opened));
   const int64_t rows = opened->table->TotalCount();
   if (facts.closed && rows != facts.table.num_rows) {
     return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.table.num_rows, " rows, found ", rows));
@@ -179,7 +179,7 @@ absl::Status FlushKept(const std::string& name, const VariableState& state) {
 
 absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state) {
   state->reset();
-  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kIsAnError);
+  Result<std::optional<KeptDirectory>> found = FindKept(options.table.storage_path, name, Damaged::kIsAnError);
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
@@ -201,7 +201,7 @@ absl::Status OpenKept(const VariableOptions& options, const std::string& name, s
 absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name, const std::string& manifest,
                         std::shared_ptr<VariableState>* state) {
   state->reset();
-  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kCountsAsOpen);
+  Result<std::optional<KeptDirectory>> found = FindKept(options.table.storage_path, name, Damaged::kCountsAsOpen);
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
@@ -225,7 +225,7 @@ absl::Status MakeKept(const VariableOptions& options, const std::string& name, I
   if (replaced != nullptr && replaced->kept != nullptr) {
     facts.generation = replaced->kept->generation() + 1;
   } else {
-    Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kCountsAsOpen);
+    Result<std::optional<KeptDirectory>> found = FindKept(options.table.storage_path, name, Damaged::kCountsAsOpen);
     if (!found.ok()) return OfVariable(name, found.status());
     if (found->has_value()) {
       facts.generation = (*found)->facts.generation + 1;
@@ -238,7 +238,7 @@ absl::Status MakeKept(const VariableOptions& options, const std::string& name, I
   facts.table.num_partitions = options.num_partitions;
   std::shared_ptr<InstanceDirectory> directory;
   std::shared_ptr<VariableState> made;
-  TF_RETURN_IF_ERROR(options.MakeStateOf(options.storage, name, initializer, &directory, &made));
+  TF_RETURN_IF_ERROR(options.MakeStateOf(options.opening, name, initializer, &directory, &made));
   facts.table.columns = ColumnsOf(*made->table);
   Status written = WriteMatrix(directory->path(), initializer);
   if (written.ok()) written = WriteFacts(directory->path(), facts);

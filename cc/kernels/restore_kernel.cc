@@ -62,12 +62,12 @@ class Restoration {
   // Builds the table that the variable, input 0, gets from the checkpoint at `prefix`.
   absl::Status Build(OpKernelContext* context, const std::string& prefix, std::shared_ptr<VariableState>* state) const {
     return WithRestorer(context, prefix, [&](TableRestorer* restorer, const VariableOptions& options) -> absl::Status {
-      if (options.in_place) return restorer->ReadInPlace(state);
-      if (options.storage.keep) {
+      if (options.table.in_place) return restorer->ReadInPlace(state);
+      if (options.table.keep) {
         TF_RETURN_IF_ERROR(restorer->OpenKept(state));
         if (*state != nullptr) return absl::OkStatus();
       }
-      if (!options_.read_only) return restorer->Build(state);
+      if (!options_.table.read_only) return restorer->Build(state);
       return Share(tensorflow::HandleFromInput(context, 0).name(), prefix, restorer, state);
     });
   }
@@ -75,7 +75,7 @@ class Restoration {
   // Finds what Build would find in the checkpoint, with a few blocks in memory, and builds nothing.
   absl::Status Check(OpKernelContext* context, const std::string& prefix) const {
     return WithRestorer(context, prefix, [](TableRestorer* restorer, const VariableOptions& options) {
-      return options.in_place ? absl::OkStatus() : restorer->Check();
+      return options.table.in_place ? absl::OkStatus() : restorer->Check();
     });
   }
 
@@ -88,7 +88,7 @@ class Restoration {
     // A model that serves may have the path of the program that exported it: it keeps nothing, and takes nothing.
     VariableOptions options = options_;
     if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) {
-      options.storage.keep = options.in_place = options.storage.read_only = false;
+      options.table.keep = options.table.in_place = false;
     }
     IntraOpExecutor executor(context);
     TableRestorer restorer(&chain, options, tensorflow::HandleFromInput(context, 0).name(), variable_name_, resize_, convert_,

@@ -120,7 +120,7 @@ class StatsKernel : public TableKernel {
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
-    out->scalar<tensorflow::tstring>()() = StatsToJson(table->Stats());
+    out->scalar<tensorflow::tstring>()() = StatsToJson(table);
     return absl::OkStatus();
   }
 };

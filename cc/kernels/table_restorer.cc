@@ -79,7 +79,7 @@ absl::Status TableRestorer::CheckFits(const Manifest& manifest, const PartReader
                      "; restore_from(prefix, convert=True) accepts it, and a Saver that is built in "
                      "tf_multitier.train.convert_on_restore()"));
   }
-  if (manifest.frozen && !options_.read_only && options_.table.expiry.steps_to_live > 0) {
+  if (manifest.frozen && !options_.table.read_only && options_.table.expiry.steps_to_live > 0) {
     return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': checkpoint ", reader.prefix(),
                                                    " is frozen: its rows have no versions, which steps_to_live needs"));
   }
@@ -93,7 +93,7 @@ std::string TableRestorer::DeltaManifests() const {
 }
 
 TableRestorer::ColumnPlan TableRestorer::PlanSlot(const Manifest& manifest, const ColumnSpec& saved) const {
-  ColumnPlan plan{saved.dim, !options_.read_only, saved};
+  ColumnPlan plan{saved.dim, !options_.table.read_only, saved};
   const int saved_dim = manifest.dim();
   std::string own_name = name_;
   if (options_.num_partitions > 1) {
@@ -154,7 +154,7 @@ absl::Status TableRestorer::FindSlots(std::vector<ColumnSpec>* slots, std::vecto
       }
     }
   }
-  if (live_ != nullptr && !options_.read_only) {
+  if (live_ != nullptr && !options_.table.read_only) {
     const std::shared_ptr<const RowLayout> layout = live_->table->layout();
     for (size_t i = 1; i < layout->columns().size(); ++i) {
       const ColumnSpec& slot = layout->columns()[i];
@@ -269,7 +269,7 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   const bool last = high == INT64_MAX;
   return Read(saves_[0], low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
-    if (!last || options_.read_only) {
+    if (!last || options_.table.read_only) {
       DropCounted(rows);
       rows->filter_counters.clear();
     }
@@ -293,8 +293,8 @@ absl::Status TableRestorer::AddDeltas(EmbeddingTable* table, RestoreProgress* pr
       std::vector<int64_t> removed = rows->removed_keys;
       removed.insert(removed.end(), rows->counted_keys.begin(), rows->counted_keys.end());
       MT_RETURN_IF_ERROR(table->Remove(removed, nullptr));
-      if (options_.read_only) DropCounted(rows);
-      if (options_.read_only || manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
+      if (options_.table.read_only) DropCounted(rows);
+      if (options_.table.read_only || manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
       Convert(Plan(manifest), *initializer, rows);
       return table->Import(*rows, executor_);
     };
@@ -411,7 +411,7 @@ absl::Status TableRestorer::Check() {
 }
 
 absl::Status TableRestorer::CheckDistinct(int64_t rows, int64_t keys) const {
-  if (options_.storage.drop_coldest || keys == rows) return absl::OkStatus();
+  if (options_.table.drop_coldest || keys == rows) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("checkpoint ", base_prefix(), ", variable '", variable_name_, "': expected ", rows,
                                           " distinct keys, found ", keys));
 }
@@ -428,7 +428,7 @@ absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
   TF_RETURN_IF_ERROR(FlushKept(name_, **state));
   LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
             << chain_->prefix() << ": they are not read again";
-  return options_.table.admission.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
+  return options_.table.filter.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
 }
 
 absl::Status TableRestorer::ReadInPlace(std::shared_ptr<VariableState>* state) {

@@ -84,9 +84,9 @@ class InitializeKernel : public OpKernel {
     InitializerSpec initializer = options_.table.initializer;
     OP_REQUIRES_OK(context, TakeMatrix(name, context->input(1), &initializer));
     std::shared_ptr<VariableState> state;
-    if (options_.in_place) {
+    if (options_.table.in_place) {
       OP_REQUIRES_OK(context, OpenInPlace(options_, name, std::nullopt, &state));
-    } else if (options_.storage.keep) {
+    } else if (options_.table.keep) {
       OP_REQUIRES_OK(context, FindState(context, 0, &state));
       if (state != nullptr) return;  // an initializer opens what is kept: it is open
       OP_REQUIRES_OK(context, OpenKept(options_, name, &state));
@@ -98,9 +98,9 @@ class InitializeKernel : public OpKernel {
  private:
   // The initial matrix. It must be present if and only if the initializer is `matrix`.
   absl::Status TakeMatrix(const std::string& name, const Tensor& matrix, InitializerSpec* initializer) const {
-    const int64_t rows = initializer->kind == InitializerKind::kMatrix ? options_.default_value_dim : 0;
+    const int64_t rows = initializer->matrix_rows;
     if (initializer->kind == InitializerKind::kMatrix && rows < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": initializer matrix needs default_value_dim >= 1, found ", rows));
+      return absl::InvalidArgumentError(absl::StrCat(name, ": initializer matrix: expected matrix_rows >= 1, found ", rows));
     }
     if (matrix.dims() != 2 || matrix.dim_size(0) != rows || matrix.dim_size(1) != options_.table.dim) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": expected an initial matrix of shape [", rows, ",",
@@ -109,7 +109,6 @@ class InitializeKernel : public OpKernel {
     if (rows == 0) return absl::OkStatus();
     const Span<const float> values = Elements<float>(matrix);
     initializer->matrix = std::make_shared<const std::vector<float>>(values.begin(), values.end());
-    initializer->matrix_rows = rows;
     return absl::OkStatus();
   }
 

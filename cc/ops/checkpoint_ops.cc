@@ -72,6 +72,7 @@ absl::Status ApplyDeltaShape(InferenceContext* c) {
 }
 
 absl::Status RestoreShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckOptions(c));
   TF_RETURN_IF_ERROR(HandleOnly(c));
   ShapeHandle shape, prefix;
   TF_RETURN_IF_ERROR(VariableShape(c, &shape));

@@ -1,6 +1,9 @@
 #include "cc/ops/shape_functions.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "cc/options/options.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace multitier {
@@ -17,6 +20,18 @@ absl::Status VariableShape(InferenceContext* c, ShapeHandle* shape) {
         absl::StrCat("shape of an embedding variable: expected [0, dim] with dim >= 1, found ", attr.DebugString()));
   }
   return c->MakeShapeFromPartialTensorShape(attr, shape);
+}
+
+absl::Status CheckOptions(InferenceContext* c) {
+  tensorflow::DataType dtype;
+  std::string record;
+  TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
+  TF_RETURN_IF_ERROR(c->GetAttr("options", &record));
+  const DType values = dtype == tensorflow::DT_HALF       ? DType::kFloat16
+                       : dtype == tensorflow::DT_BFLOAT16 ? DType::kBFloat16
+                                                          : DType::kFloat32;
+  const Status status = ParseOptions(record, kInVariable, values).status();
+  return absl::Status(static_cast<absl::StatusCode>(static_cast<int>(status.code())), status.message());
 }
 
 absl::Status EmbeddingDim(InferenceContext* c, int input, DimensionHandle* dim) {

@@ -14,6 +14,9 @@ namespace multitier {
 // Checks the attr "shape" of an op that declares a variable. InvalidArgument unless it is [0, dim] with dim >= 1.
 absl::Status VariableShape(tensorflow::shape_inference::InferenceContext* c, tensorflow::shape_inference::ShapeHandle* shape);
 
+// Checks the attr "options" of such an op: ParseOptions.
+absl::Status CheckOptions(tensorflow::shape_inference::InferenceContext* c);
+
 // The embedding dimension of the variable of input `input` (a scalar handle). Unknown if the handle does not have it.
 // InvalidArgument if the input is not a scalar, or its dtype is known and not one of values.
 absl::Status EmbeddingDim(tensorflow::shape_inference::InferenceContext* c, int input,

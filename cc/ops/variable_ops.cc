@@ -20,7 +20,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 // The handle's data has float32, whatever the type of the variable's values: TensorFlow makes gradients of that type where a
 // branch of tf.cond does not use the variable.
-absl::Status HandleShape(InferenceContext* c) {
+absl::Status HandleOfShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(VariableShape(c, &shape));
   c->set_output(0, c->Scalar());
@@ -28,13 +28,19 @@ absl::Status HandleShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status HandleShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckOptions(c));
+  return HandleOfShape(c);
+}
+
 absl::Status OwnedHandleShape(InferenceContext* c) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  return HandleShape(c);
+  return HandleOfShape(c);
 }
 
 absl::Status InitializeShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckOptions(c));
   TF_RETURN_IF_ERROR(HandleOnly(c));
   ShapeHandle shape, matrix;
   TF_RETURN_IF_ERROR(VariableShape(c, &shape));
@@ -115,56 +121,10 @@ options of MultitierInitialize, so that the graph contains the full description 
 
 handle: scalar; its static shape is [0, dim].
 dtype: of the values in every tier. Slots are float32, and so are the values that ops take and give.
-stochastic_rounding: updates round values of 16 bits stochastically, by the key, the table's count of updates and the element.
 key_dtype: of the variable's keys. Ops take int64, or int32, which they widen. Python gives uint64 as its bits, uint32 as int64.
 shape: [0, dim], dim >= 1.
-initializer: constant, uniform, normal, truncated_normal, normal_between, debug (the key modulo 100,000), or matrix.
-initializer_a: the constant, the minimum, or the mean.
-initializer_b: the maximum (exclusive), or the standard deviation.
-initializer_lower, initializer_upper: the cut-offs of normal_between, infinite if there is none.
-seed: of the random initializers and of the probabilistic filter.
-default_value_dim: rows of the initial matrix (initializer matrix).
-default_value_no_permission: the value of each element of a key that the filter has not admitted, unless not_admitted is given.
-not_admitted: the initializer of keys that the filter has not admitted; none of kind matrix.
-not_admitted_parameters: [initializer_a, initializer_b, initializer_lower, initializer_upper] of it.
-not_admitted_seed: its seed.
-evaluation, evaluation_parameters, evaluation_seed: likewise, what keys without a row read in lookups with training false. An
-  empty name: what they read in training.
-filter: none, counter, bloom, or probabilistic.
-filter_freq: occurrences after which a key gets a row.
-filter_max_keys: counter: most keys that are counted; 0: no bound.
-filter_max_elements: bloom: number of keys expected.
-filter_false_positive: bloom: probability that a key is admitted too early.
-filter_counter_bits: bloom: 8, 16, 32 or 64.
-filter_probability: probabilistic: probability that one occurrence admits a key.
-steps_to_live: > 0: MultitierExpire removes a row this many steps after its last update.
-l2_weight_threshold: >= 0: MultitierExpire removes a row if half the squared norm of its value is below this number.
-storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVELDB, SSDHASH, DRAM_PMEM, DRAM_LEVELDB,
-  DRAM_SSDHASH, DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; types with HBM are an error, unless the environment has TF_MULTITIER_DEVICE=emulated.
-storage_path: directory of the tiers that have files; each table creates its own directory below it.
-storage_sizes: bytes of row data of each tier, fastest first; a missing size is 1 GiB, or unbounded for the last tier.
-storage_rows: rows of each tier, in place of storage_sizes. The number stays when slots are added.
-initial_rows: rows for which the index and DRAM are made at once.
-cache_strategy: DEFAULT, LRU, LFU or SCORE: which rows a tier evicts first.
-drop_coldest: for a last tier that has a size and is full: true: its coldest rows are dropped; false: ResourceExhausted.
-on_full: what an update does with new keys that have no room: error (it fails), warn (they get no row, and a warning is logged
-  once), drop (as drop_coldest).
-dropped: what is kept of rows that are dropped, until MultitierPopDropped: none, keys, or rows.
-dropped_bytes: bytes for that; the newest stay.
-removed_bytes: memory for MultitierRemovedSince; 0: removed keys are not noted.
-refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
-  drop_coldest and SCORE or LFU.
-score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
-  number that MultitierSetScore has set), or frequency (the step; SCORE goes by the frequency).
-on_corruption: for a row whose record in a lower tier is damaged: error (operations that need the row fail with DataLoss),
-  reinit (the key gets its initial value), drop (the key is removed).
-keep: the rows stay in the last tier's files when the variable's resource is destroyed. MultitierInitialize opens them. A restore
-  leaves them in place if they are those of the checkpoint, and else replaces them. The last tier must be LEVELDB or SSDHASH.
-read_only: for serving: training, removal and slots are refused. A restore takes the values alone. Variables of one process that
-  are restored from the same checkpoint with the same options share one table.
-in_place: of a read_only variable: MultitierInitialize opens the rows that another program keeps (`keep`), where they are, and
-  changes no file. A restore fails unless they are those of the checkpoint. Any number of processes may read them. They must have
-  been closed, and the storage type must have SSDHASH as its only tier with files.
+options: a JSON object with the version of its form and the options that are not at their defaults: cc/options/option_list.cc has
+  all of them. Their values are checked when the op is built.
 partition_index: the number of this partition of a partitioned variable.
 num_partitions: the number of partitions.
 )doc");
@@ -220,7 +180,7 @@ Creates the variable's table, empty. Replaces an existing table.
 
 Operations that are running on the old table finish on it.
 
-matrix: [default_value_dim, dim] if initializer is matrix: key k starts with row k mod default_value_dim. Else [0, dim].
+matrix: [initializer.matrix_rows, dim] if the initializer is matrix: key k starts with row k mod matrix_rows. Else [0, dim].
 )doc");
 
 REGISTER_OP("MultitierAddSlots")

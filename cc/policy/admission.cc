@@ -11,31 +11,31 @@ Status ValidateAdmission(const AdmissionSpec& spec) {
     case AdmissionKind::kNone:
     case AdmissionKind::kCounter:
       if (spec.max_keys >= 0) return OkStatus();
-      return InvalidArgumentError("admission: max_keys: expected >= 0, found ", spec.max_keys);
+      return InvalidArgumentError("filter.max_keys: expected at least 0, found ", spec.max_keys);
     case AdmissionKind::kBloom:
       if (spec.max_element_size <= 0) {
-        return InvalidArgumentError("admission: max_element_size: expected at least 1, found ", spec.max_element_size);
+        return InvalidArgumentError("filter.max_element_size: expected at least 1, found ", spec.max_element_size);
       }
       if (!(spec.false_positive_probability > 0.0 && spec.false_positive_probability < 1.0)) {
-        return InvalidArgumentError("admission: false_positive_probability: expected more than 0 and less than 1, found ",
+        return InvalidArgumentError("filter.false_positive_probability: expected more than 0 and less than 1, found ",
                                     spec.false_positive_probability);
       }
       if (spec.counter_bits != 8 && spec.counter_bits != 16 && spec.counter_bits != 32 && spec.counter_bits != 64) {
-        return InvalidArgumentError("admission: counter_bits: expected 8, 16, 32 or 64, found ", spec.counter_bits);
+        return InvalidArgumentError("filter.counter_bits: expected 8, 16, 32 or 64, found ", spec.counter_bits);
       }
       // A saturated counter would never reach it.
       if (spec.counter_bits < 32 && spec.filter_freq >> spec.counter_bits != 0) {
-        return InvalidArgumentError("admission: filter_freq: expected one that fits in counter_bits (", spec.counter_bits,
+        return InvalidArgumentError("filter.filter_freq: expected one that fits in counter_bits (", spec.counter_bits,
                                     "), found ", spec.filter_freq);
       }
       return OkStatus();
     case AdmissionKind::kProbabilistic:
       if (!(spec.probability > 0.0 && spec.probability <= 1.0)) {
-        return InvalidArgumentError("admission: probability: expected more than 0 and at most 1, found ", spec.probability);
+        return InvalidArgumentError("filter.probability: expected more than 0 and at most 1, found ", spec.probability);
       }
       return OkStatus();
   }
-  return InvalidArgumentError("admission: kind: expected 0 (none) to 3 (probabilistic), found ", static_cast<int>(spec.kind));
+  return InvalidArgumentError("filter.kind: expected 0 (none) to 3 (probabilistic), found ", static_cast<int>(spec.kind));
 }
 
 bool AdmitProbabilistic(uint64_t seed, int64_t key, uint64_t nonce, int64_t count, double p) {

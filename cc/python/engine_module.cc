@@ -15,6 +15,7 @@
 #include "cc/env/instance_dir.h"
 #include "cc/env/unfinished_save.h"
 #include "cc/optimizer/update_rule.h"
+#include "cc/options/options.h"
 #include "cc/partition/partition.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
@@ -49,6 +50,13 @@ void CheckHyper(const std::string& rule, const std::vector<float>& hyper) {
                                     hyper.size()));
 }
 
+// The record of options in its one form; with every option if `all`.
+py::bytes CheckOptions(const std::string& record, bool in_table, const std::string& value_dtype, bool all) {
+  const OptionPlace place = in_table ? kInTable : kInVariable;
+  const DType values = ValueOrThrow(ParseDType(value_dtype));
+  return py::bytes(OptionsToJson(ValueOrThrow(ParseOptions(record, place, values)), place, all).ToString());
+}
+
 // The partition of `partitions` that owns each key: int64 [n].
 py::array PartitionsOf(const Array<int64_t>& keys, int partitions) {
   std::vector<int64_t> owners;
@@ -64,6 +72,8 @@ PYBIND11_MODULE(_engine, module) {
   module.def("update_rules", &UpdateRules);
   module.def("check_hyper", &CheckHyper);
   module.def("salvage", &SalvageDirectory);
+  module.def("describe_options", [] { return py::bytes(DescribeOptions().ToString()); });
+  module.def("check_options", &CheckOptions);
   module.def("path_of_name", &InstanceDirectory::PathOfName);
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
@@ -91,7 +101,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("apply", &PyGroup::Apply);
 
   py::class_<PyTable, std::shared_ptr<PyTable>>(module, "Table")
-      .def(py::init<const py::dict&>())
+      .def(py::init<const std::string&, const std::optional<Array<float>>&, PyInstance*, const Files&>())
       .def_property_readonly("dim", &PyTable::dim)
       .def_property_readonly("name", &PyTable::name)
       .def_property_readonly("path", &PyTable::path)

@@ -4,17 +4,11 @@
 
 #include "cc/env/env.h"
 #include "cc/optimizer/update_rule.h"
-#include "cc/table/option_names.h"
+#include "cc/options/options.h"
 #include "cc/table/stats_json.h"
 
 namespace multitier {
 namespace {
-
-// Member `name` of the options dict, which tf_multitier/engine fills completely.
-template <typename T>
-T Get(const py::dict& options, const char* name) {
-  return options[name].cast<T>();
-}
 
 Status WriteFiles(const std::string& directory, const Files& files) {
   Env* const env = Env::Posix();
@@ -27,80 +21,6 @@ Status WriteFiles(const std::string& directory, const Files& files) {
   return OkStatus();
 }
 
-// None: no cut-off.
-void SetCutOffs(const py::dict& dict, InitializerSpec* spec) {
-  if (!dict["lower"].is_none()) spec->lower = Get<float>(dict, "lower");
-  if (!dict["upper"].is_none()) spec->upper = Get<float>(dict, "upper");
-}
-
-// The initializer of the option, which is not None.
-InitializerSpec ToInitializer(const py::dict& options, const char* option) {
-  const auto dict = Get<py::dict>(options, option);
-  InitializerSpec spec;
-  spec.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "kind"), StrCat(option, "['kind']").c_str()));
-  spec.a = Get<float>(dict, "a");
-  spec.b = Get<float>(dict, "b");
-  SetCutOffs(dict, &spec);
-  spec.seed = Get<uint64_t>(dict, "seed");
-  return spec;
-}
-
-TableOptions ToOptions(const py::dict& dict) {
-  TableOptions options;
-  options.name = Get<std::string>(dict, "name");
-  options.dim = Get<int>(dict, "dim");
-  options.value_dtype = ValueOrThrow(ParseDType(Get<std::string>(dict, "value_dtype")));
-  options.stochastic_rounding = Get<bool>(dict, "stochastic_rounding");
-  options.initializer.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "initializer")));
-  options.initializer.a = Get<float>(dict, "a");
-  options.initializer.b = Get<float>(dict, "b");
-  SetCutOffs(dict, &options.initializer);
-  options.initializer.seed = Get<uint64_t>(dict, "seed");
-  if (!dict["matrix"].is_none()) {
-    const auto matrix = Get<Array<float>>(dict, "matrix");
-    options.initializer.matrix = std::make_shared<const std::vector<float>>(matrix.data(), matrix.data() + matrix.size());
-    options.initializer.matrix_rows = matrix.shape(0);
-  }
-  options.slots = ToSpecs(Get<std::vector<ColumnTuple>>(dict, "slots"));
-  options.admission.kind = ValueOrThrow(ParseAdmissionKind(Get<std::string>(dict, "filter")));
-  options.admission.filter_freq = Get<uint32_t>(dict, "filter_freq");
-  options.admission.max_element_size = Get<int64_t>(dict, "filter_max_elements");
-  options.admission.false_positive_probability = Get<double>(dict, "filter_false_positive");
-  options.admission.counter_bits = Get<int>(dict, "filter_counter_bits");
-  options.admission.probability = Get<double>(dict, "filter_probability");
-  options.admission.seed = options.initializer.seed;
-  options.admission.max_keys = Get<int64_t>(dict, "filter_max_keys");
-  options.not_admitted.a = Get<float>(dict, "default_value_no_permission");
-  if (!dict["not_admitted"].is_none()) options.not_admitted = ToInitializer(dict, "not_admitted");
-  if (!dict["evaluation"].is_none()) options.evaluation = ToInitializer(dict, "evaluation");
-  options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
-  options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
-  options.score = ValueOrThrow(ParseScore(Get<std::string>(dict, "score")));
-  options.num_shards = Get<int>(dict, "num_shards");
-  return options;
-}
-
-StorageSpec ToStorage(const py::dict& dict) {
-  StorageSpec storage;
-  storage.type = Get<std::string>(dict, "storage_type");
-  storage.path = Get<std::string>(dict, "storage_path");
-  storage.sizes = Get<std::vector<int64_t>>(dict, "storage_sizes");
-  storage.rows = Get<std::vector<int64_t>>(dict, "storage_rows");
-  storage.initial_rows = Get<int64_t>(dict, "initial_rows");
-  storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
-  storage.drop_coldest = Get<bool>(dict, "drop_coldest");
-  storage.keep_dropped = ValueOrThrow(ParseKeepDropped(Get<std::string>(dict, "dropped")));
-  storage.dropped_bytes = Get<int64_t>(dict, "dropped_bytes");
-  storage.removed_bytes = Get<int64_t>(dict, "removed_bytes");
-  ThrowIfError(ParseOnFull(Get<std::string>(dict, "on_full"), &storage));
-  storage.refuse_colder = Get<bool>(dict, "refuse_colder");
-  storage.keep = Get<bool>(dict, "keep");
-  storage.device = Get<std::string>(dict, "device");
-  storage.on_corruption = ValueOrThrow(ParseOnCorruption(Get<std::string>(dict, "on_corruption")));
-  if (!dict["recover"].is_none()) storage.recover = Get<PyInstance*>(dict, "recover")->Take();
-  return storage;
-}
-
 // Moves the value out of the result of an operation.
 template <typename Value>
 Status Take(Result<Value> result, Value* value) {
@@ -111,16 +31,21 @@ Status Take(Result<Value> result, Value* value) {
 
 }  // namespace
 
-PyTable::PyTable(const py::dict& dict) {
-  TableOptions options = ToOptions(dict);
-  StorageSpec storage = ToStorage(dict);
-  const Files files = Get<Files>(dict, "files");
+PyTable::PyTable(const std::string& record, const std::optional<Array<float>>& matrix, PyInstance* recover,
+                 const Files& files) {
+  TableOptions options;
+  static_cast<Options&>(options) = ValueOrThrow(ParseOptions(record, kInTable));
+  if (matrix) {
+    options.initializer.matrix = std::make_shared<const std::vector<float>>(matrix->data(), matrix->data() + matrix->size());
+  }
+  Opening opening;
+  if (recover != nullptr) opening.recover = recover->Take();
   name_ = options.name;
   dim_ = options.dim;
   Status status;
   {
     py::gil_scoped_release release;
-    status = Make(std::move(storage), files, std::move(options));
+    status = Make(opening, files, std::move(options));
   }
   ThrowIfError(status);
 }
@@ -265,7 +190,7 @@ int64_t PyTable::TotalCount() {
 std::string PyTable::StatsJson() {
   std::string text;
   Run([&] {
-    text = StatsToJson(table_->Stats());
+    text = StatsToJson(table_.get());
     return OkStatus();
   });
   return text;
@@ -340,14 +265,15 @@ void PyTable::Close() {
   ThrowIfError(status);
 }
 
-Status PyTable::Make(StorageSpec storage, const Files& files, TableOptions options) {
-  MT_RETURN_IF_ERROR(ComposeStorage(storage, &options, &instance_));
-  if (storage.recover != nullptr) recovery_ = options.lower_tiers.back().tier->recovery();
+Status PyTable::Make(const Opening& opening, const Files& files, TableOptions options) {
+  const bool keep = options.keep;
+  MT_RETURN_IF_ERROR(ComposeStorage(opening, &options, &instance_));
+  if (opening.recover != nullptr) recovery_ = options.lower_tiers.back().tier->recovery();
   MT_ASSIGN_OR_RETURN(table_, EmbeddingTable::Create(std::move(options)));
   if (instance_ == nullptr) return OkStatus();
   path_ = instance_->path();
   MT_RETURN_IF_ERROR(WriteFiles(path_, files));
-  return storage.keep || storage.recover != nullptr ? instance_->SetKeep(storage.keep) : OkStatus();
+  return keep || opening.recover != nullptr ? instance_->SetKeep(keep) : OkStatus();
 }
 
 Status PyTable::CheckProcess() const {

@@ -39,9 +39,9 @@ using Files = std::vector<std::pair<std::string, std::string>>;  // name, conten
 // One EmbeddingTable. Its methods run without the GIL. Close waits for running operations; later operations fail.
 class PyTable {
  public:
-  // dict: all options, by name. "recover": a PyInstance to open, or None. "files": Files to write into the instance directory
-  // of a kept table.
-  explicit PyTable(const py::dict& dict);
+  // options: a record (cc/options). matrix: of the initializer matrix, or none. recover: the instance to open, or null. files:
+  // to write into the instance directory of a kept table.
+  PyTable(const std::string& options, const std::optional<Array<float>>& matrix, PyInstance* recover, const Files& files);
   ~PyTable();
 
   int dim() const { return dim_; }
@@ -102,7 +102,7 @@ class PyTable {
   EmbeddingTable* table() const { return table_.get(); }
 
  private:
-  Status Make(StorageSpec storage, const Files& files, TableOptions options);
+  Status Make(const Opening& opening, const Files& files, TableOptions options);
 
   // Call it before taking a lock: in a forked child, a thread that does not exist there may hold the lock.
   Status CheckProcess() const;

@@ -20,11 +20,12 @@ Result<AbsentValues> AbsentValues::Of(const TableOptions& options) {
   AbsentValues values;
   MT_ASSIGN_OR_RETURN(values.initial_, Make("", options.initializer, options));
   values.training_ = values.initial_;
-  MT_ASSIGN_OR_RETURN(auto not_admitted, Make("value of keys that are not admitted: ", options.not_admitted, options));
-  if (!options.admission.admits_all()) values.training_ = std::move(not_admitted);
+  MT_ASSIGN_OR_RETURN(auto not_admitted,
+                      Make("value of keys that are not admitted: ", options.default_value_no_permission, options));
+  if (!options.filter.admits_all()) values.training_ = std::move(not_admitted);
   values.evaluation_ = values.training_;
-  if (options.evaluation.has_value()) {
-    MT_ASSIGN_OR_RETURN(values.evaluation_, Make("value in evaluation: ", *options.evaluation, options));
+  if (options.eval_initializer.has_value()) {
+    MT_ASSIGN_OR_RETURN(values.evaluation_, Make("value in evaluation: ", *options.eval_initializer, options));
   }
   return values;
 }

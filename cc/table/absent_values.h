@@ -2,7 +2,7 @@
 //
 //                     no filter            a filter
 //   in training       the initial value    the value of keys that are not admitted
-//   in evaluation     the value of TableOptions::evaluation, if it is given; else as in training
+//   in evaluation     the value of eval_initializer, if it is given; else as in training
 //
 // Values are rounded to the table's value_dtype, as those of rows are.
 //

@@ -146,7 +146,7 @@ Status ApplyOperation::GatherShard(int s) {
 Status ApplyOperation::GatherCounted(Shard::Locked& lock, int s, uint32_t entry, const Found& found) {
   const int64_t n = keys_.admits_all ? 0 : Occurrences(entry);
   const uint64_t count = found.counted->frequency + static_cast<uint64_t>(n);
-  bool stays_counted = !keys_.admits_all && count < base_.options.admission.filter_freq;
+  bool stays_counted = !keys_.admits_all && count < base_.options.filter.filter_freq;
   if (!stays_counted && refuses() && IsRefused(lock, s, static_cast<int64_t>(count), 0)) {
     stays_counted = true;
     ++refused_[s];
@@ -171,7 +171,7 @@ Status ApplyOperation::GatherCounted(Shard::Locked& lock, int s, uint32_t entry,
 
 void ApplyOperation::Admit(const std::vector<uint32_t>& absent, std::vector<uint32_t>* admitted,
                            std::vector<uint32_t>* counted) const {
-  const AdmissionSpec& admission = base_.options.admission;
+  const AdmissionSpec& admission = base_.options.filter;
   for (const uint32_t e : absent) {
     bool admit = false;
     if (admission.kind == AdmissionKind::kCounter) {

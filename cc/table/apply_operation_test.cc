@@ -24,7 +24,7 @@ class ApplyOperationTest : public ::testing::Test {
     options.name = "t";
     options.dim = kDim;
     options.dram_budget_bytes = dram_rows * kDim * sizeof(float);
-    options.admission = admission;
+    options.filter = admission;
     InitializerSpec initial_value;
     initial_value.a = kInitial;
     parts_ = std::make_unique<TableParts>(std::move(options), initial_value, has_lower);

@@ -113,8 +113,8 @@ TEST_P(Concurrency, NoUpdateIsLostWhileTheBudgetChangesAndTiersAreCompacted) {
 
 TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
   TableOptions options = CountingOptions(GetParam());
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   options.expiry.steps_to_live = 100;
   auto table = MakeTable(options);
   OnThreads([&](int t) {

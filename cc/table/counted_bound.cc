@@ -62,8 +62,8 @@ void EmbeddingTable::Impl::VisitCounted(Visit visit) {
 }
 
 void EmbeddingTable::Impl::BoundCounted() {
-  const int64_t most = options_.admission.max_keys;
-  if (options_.admission.kind != AdmissionKind::kCounter || most == 0) return;
+  const int64_t most = options_.filter.max_keys;
+  if (options_.filter.kind != AdmissionKind::kCounter || most == 0) return;
   MutexLock alone(bounding_counted_);
   int64_t found = 0;
   for (auto& shard : shards_) found += Shard::Locked(shard.get())->counted_rows();

@@ -81,8 +81,8 @@ class DeltaTest : public testing::TestWithParam<ChainCase> {
   void Make(AdmissionKind admission, uint64_t seed) {
     random_.seed(seed);
     TableOptions options = BasicOptions(kDim);
-    options.admission.kind = admission;
-    options.admission.filter_freq = admission == AdmissionKind::kNone ? 0 : 2;
+    options.filter.kind = admission;
+    options.filter.filter_freq = admission == AdmissionKind::kNone ? 0 : 2;
     options.expiry.steps_to_live = 60;
     options.dram_budget_bytes = (seed % 2 == 0 ? 4 : 150) * 48;
     options.num_shards = seed % 3 == 0 ? 2 : 0;

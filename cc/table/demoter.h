@@ -127,7 +127,7 @@ class Demoter {
   mutable Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);
   uint64_t errors_ MT_GUARDED_BY(mutex_) = 0;  // all that were remembered, also those forgotten since
-  DroppedRows dropped_{options_.keep_dropped, options_.dropped_bytes};
+  DroppedRows dropped_{options_.dropped, options_.dropped_bytes};
   RecordMover records_{&base_, &dropped_};
   RowMover rows_{&base_, &records_, &dropped_};
 };

@@ -19,6 +19,7 @@
 
 #include "cc/base/mutex.h"
 #include "cc/base/new_array.h"
+#include "cc/options/options.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/value_column.h"
 #include "cc/table/row_export.h"

@@ -60,11 +60,7 @@
 #include "cc/base/status.h"
 #include "cc/env/env.h"
 #include "cc/optimizer/update_rule.h"
-#include "cc/policy/admission.h"
-#include "cc/policy/expiry.h"
-#include "cc/policy/replacement_kind.h"
-#include "cc/policy/score.h"
-#include "cc/row/initializer.h"
+#include "cc/options/options.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
 #include "cc/table/absent_values.h"
@@ -86,43 +82,16 @@ struct LowerTierOptions {
   Budget budget() const { return Budget::Of(budget_bytes, budget_rows); }
 };
 
-// What becomes of new keys that have no room.
-enum class OnFull {
-  kError,   // the operation is ResourceExhausted, and nothing changes
-  kRefuse,  // they get no row, count as refused, and their gradients are not used
-};
-
-// What becomes of a row whose record in a lower tier is damaged (its checksum is wrong, or the file under it).
-enum class OnCorruption {
-  kError,   // operations that need the row answer DataLoss; Remove removes it
-  kReinit,  // the key starts anew: initial value and slots, frequency 0, version -1
-  kDrop,    // the key is removed as if it had never been there; PopDropped lists it
-};
-
 class TableAbove;  // table_above.h
 class TableFront;
 
-struct TableOptions {
-  std::string name = "table";
-  int dim = 0;
-  DType value_dtype = DType::kFloat32;  // in every tier. Slots are float32. REQUIRES: kFloat32 with HBM above
-  // Updates round values up or down by Philox of key, the table's own count of applies and element, in place of to the nearest.
-  // Every other write rounds to the nearest. REQUIRES: a value_dtype of 16 bits
-  bool stochastic_rounding = false;
-  InitializerSpec initializer;
-  std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more
-  AdmissionSpec admission;
-  InitializerSpec not_admitted;  // what a key that the filter has not admitted reads
-  // What a key without a row reads in lookups for evaluation. None: what it reads in lookups for training.
-  std::optional<InitializerSpec> evaluation;
-  ExpirySpec expiry;
+// The record, and what is made from it (cc/storage_types): of the storage, a table itself reads only that.
+struct TableOptions : Options {
   // Bytes of row data in DRAM, without headers and index. 0: unbounded. Without a lower tier the bound is hard: an apply that
   // would exceed it is ResourceExhausted.
   uint64_t dram_budget_bytes = 0;
   uint64_t dram_budget_rows = 0;  // in place of dram_budget_bytes; does not change when slots are added
   Budget dram_budget() const { return Budget::Of(dram_budget_bytes, dram_budget_rows); }
-  // Rows for which index and DRAM are made at once (Reserve).
-  uint64_t initial_rows = 0;
   // Where the rows of the first tier live, which then has that memory's name (PMEM alone: PmemRowMemory). Null: in DRAM.
   std::shared_ptr<RowMemory> row_memory;
   // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
@@ -138,41 +107,12 @@ struct TableOptions {
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
   bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
-  // What happens when a last tier with a size is full. True: its coldest rows are dropped, and PopDropped lists them. False:
-  // ResourceExhausted.
-  bool drop_coldest = false;
-  // What PopDropped lists, and in how many bytes. The newest are kept.
-  KeepDropped keep_dropped = KeepDropped::kKeys;
-  uint64_t dropped_bytes = kDroppedBytes;
-  // Memory for RemovedSince. 0: removed keys are not noted. Further keys go to a file in removed_folder. Without a folder, the
-  // oldest keys are forgotten.
-  uint64_t removed_bytes = kRemovedBytes;
+  // Memory for RemovedSince is removed_bytes. Further keys go to a file in this folder. Without one, the oldest are forgotten.
   std::string removed_folder;
-  // What an apply does with new keys when the last tier is full and drops nothing. REQUIRES: kError with drop_coldest, and with
-  // `above`
-  OnFull on_full = OnFull::kError;
   // Takes over the rows that the last tier recovered. Its other columns are added to `slots`, in their order.
   // FailedPrecondition if its value column differs from the table's. REQUIRES: the last tier is durable, and was opened to
   // recover
   bool adopt = false;
-  // Flush when the table is destroyed. An error of this Flush is lost: call Flush before if you need it. REQUIRES: the last
-  // tier is durable. Whether its files stay is an option of the tier
-  bool keep = false;
-  OnCorruption on_corruption = OnCorruption::kError;
-  // Which rows are demoted first. With fewer than 64 Ki rows of DRAM the order is exact: kLru by the last operation that used
-  // the row, then by the key's last occurrence in its batch (its first one in a group, which gives distinct keys); kLfu by
-  // frequency, kScore by version, ties as kLru; kDefault as kLru. In larger tables kLru, kLfu and kScore compare samples, and
-  // kDefault is scan-resistant (cc/policy/probation_clock.h).
-  Replacement cache_strategy = Replacement::kDefault;
-  // What an update sets as the version of its rows. Under kFrequency, Replacement::kScore is kLfu.
-  Score score = Score::kStep;
-  // When the last tier is full, a new key that would be colder than every row of the table gets no row. Its gradient is not
-  // used, and it counts as refused. Large tables compare with the rows that left last. An update reads the header of one record
-  // of each lower tier. With kLfu and an exact order, a table that drops its coldest rows does so without this option.
-  // REQUIRES: drop_coldest, and cache_strategy kScore or kLfu
-  bool refuse_colder = false;
-  // A power of two up to 64. 0: one if the budget is below 64 Ki rows, else 8. Does not affect results.
-  int num_shards = 0;
   Env* env = nullptr;  // nullptr: Env::Posix()
 };
 
@@ -369,7 +309,7 @@ class EmbeddingTable {
   // options().dropped_bytes hold. Stats has the number of those that were lost.
   std::vector<int64_t> PopDropped();
   // The same with all columns, frequencies and versions; NaN, 0 and -1 for a damaged row. FailedPrecondition unless
-  // options().keep_dropped is kRows.
+  // options().dropped is kRows.
   Result<Rows> PopDroppedRows();
 
   // Keys without a row that had one at this version of the table (NewestStep) or later, and those that left at the newest

@@ -128,9 +128,9 @@ TEST(EmbeddingTable, ExpireByWeight) {
 
 TEST(EmbeddingTable, CounterFilterAdmitsInTheApplyThatReachesTheThreshold) {
   TableOptions options = BasicOptions(1);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 3;
-  options.not_admitted.a = -9.0f;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 3;
+  options.default_value_no_permission.a = -9.0f;
   auto table = MakeTable(options);
   auto unfiltered = MakeTable(BasicOptions(1));
   const float initial = LookupAll(unfiltered.get(), {1})[0];
@@ -147,10 +147,10 @@ TEST(EmbeddingTable, CounterFilterAdmitsInTheApplyThatReachesTheThreshold) {
 
 TEST(EmbeddingTable, BloomFilterAdmitsAtTheThresholdAndGoesOnFromItsCount) {
   TableOptions options = BasicOptions(1);
-  options.admission.kind = AdmissionKind::kBloom;
-  options.admission.filter_freq = 3;
-  options.admission.max_element_size = 1000;
-  options.not_admitted.a = -9.0f;
+  options.filter.kind = AdmissionKind::kBloom;
+  options.filter.filter_freq = 3;
+  options.filter.max_element_size = 1000;
+  options.default_value_no_permission.a = -9.0f;
   auto table = MakeTable(options);
   for (int i = 0; i < 2; ++i) MT_ASSERT_OK(Sgd({8}, 1.0f, 1).Run(table.get()));
   EXPECT_EQ(LookupAll(table.get(), {8})[0], -9.0f);
@@ -161,9 +161,9 @@ TEST(EmbeddingTable, BloomFilterAdmitsAtTheThresholdAndGoesOnFromItsCount) {
 
 TEST(EmbeddingTable, RemoveForgetsWhatABloomFilterCounted) {
   TableOptions options = BasicOptions(1);
-  options.admission.kind = AdmissionKind::kBloom;
-  options.admission.filter_freq = 3;
-  options.admission.max_element_size = 1000;
+  options.filter.kind = AdmissionKind::kBloom;
+  options.filter.filter_freq = 3;
+  options.filter.max_element_size = 1000;
   auto table = MakeTable(options);
   for (int i = 0; i < 5; ++i) MT_ASSERT_OK(Sgd({1}, 1.0f, 1).Run(table.get()));
   MT_ASSERT_OK(table->Remove(std::vector<int64_t>{1}, nullptr));
@@ -174,10 +174,10 @@ TEST(EmbeddingTable, RemoveForgetsWhatABloomFilterCounted) {
 TEST(EmbeddingTable, BloomCountersOfAnotherGeometryAreNotTakenOver) {
   auto make = [](int bits, int64_t keys) {
     TableOptions options = BasicOptions(1);
-    options.admission.kind = AdmissionKind::kBloom;
-    options.admission.filter_freq = 3;
-    options.admission.counter_bits = bits;
-    options.admission.max_element_size = keys;
+    options.filter.kind = AdmissionKind::kBloom;
+    options.filter.filter_freq = 3;
+    options.filter.counter_bits = bits;
+    options.filter.max_element_size = keys;
     return MakeTable(options);
   };
   auto table = make(16, 1000), same = make(16, 1000), other = make(32, 500);  // of the same number of bytes
@@ -259,8 +259,8 @@ TEST(EmbeddingTable, AnImportFillsTheColumnsThatItDoesNotBring) {
 
 TEST(EmbeddingTable, ExportThenImportGivesTheSameTable) {
   TableOptions options = BasicOptions(4);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   auto a = MakeTable(options), b = MakeTable(options);
   for (int i = 0; i < 5; ++i) {
     Training training = Sgd(Range(i * 10, i * 10 + 25), 0.1f, 4);

@@ -98,7 +98,7 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
     (void)tiers_.Remove(writer, &freed);  // a refused removal is repeated
     base_.removed.Spill();
   }
-  const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
+  const bool counts = options_.expiry.steps_to_live != 0 && options_.filter.kind == AdmissionKind::kCounter;
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
     snapshot_.Await();
     Shard::Locked lock(shard);

@@ -154,7 +154,7 @@ bool EmbeddingTable::Impl::ReserveToLoad(const KeyBatch& batch) {
 }
 
 void EmbeddingTable::Impl::NotInMemory(const KeyBatch& batch, int s, std::vector<uint32_t>* entries) const {
-  if (levels_.count == 0 && options_.admission.kind != AdmissionKind::kCounter) return;
+  if (levels_.count == 0 && options_.filter.kind != AdmissionKind::kCounter) return;
   const uint32_t end = batch.end(s);
   Shard::Locked lock(shards_[s]);
   for (uint32_t e = batch.begin(s); e < end; ++e) {
@@ -282,7 +282,7 @@ Status EmbeddingTable::Impl::ImportLeft(const ImportedChunk& chunk, const KeyBat
 }
 
 Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
-  if (options_.admission.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
+  if (options_.filter.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
   for (size_t from = 0; from < rows.counted_keys.size(); from += kCountedChunk) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
     BorrowedKeyBatch batch;

@@ -39,8 +39,8 @@ void ExpectRows(EmbeddingTable* table, const std::vector<int64_t>& keys, float v
 // In 0..99: below, then in DRAM; in 100..149: counted; in 150..299: nowhere.
 std::unique_ptr<EmbeddingTable> TableOfAllSorts() {
   TableOptions options = TieredOptions(2, 40, std::make_shared<MemoryTier>());
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   auto table = MakeTable(options);
   for (int i = 0; i < 2; ++i) MT_EXPECT_OK(Sgd(Range(0, 100), 1.0f, 2).Run(table.get()));
   MT_EXPECT_OK(Sgd(Range(100, 150), 1.0f, 2).Run(table.get()));

@@ -131,9 +131,9 @@ TEST_P(RowBatchTest, RandomChangesPutBackEqualAPlainTable) {
 TEST_P(RowBatchTest, PutBackAdmitsWhatAFilterOnlyCounted) {
   for (const AdmissionKind kind : {AdmissionKind::kCounter, AdmissionKind::kBloom}) {
     TableOptions options = Options();
-    options.admission.kind = kind;
-    options.admission.filter_freq = 5;
-    options.admission.max_element_size = 100;
+    options.filter.kind = kind;
+    options.filter.filter_freq = 5;
+    options.filter.max_element_size = 100;
     auto table = MakeTable(options);
     MT_ASSERT_OK(Adagrad({1, 2}, 0.5f, kDim).Run(table.get()));
     OwnedRows rows(table.get(), {2, 3});

@@ -13,15 +13,6 @@
 
 namespace multitier {
 
-// What a table keeps of the rows that it dropped.
-enum class KeepDropped {
-  kNothing,
-  kKeys,
-  kRows,  // with values, slots, frequency and version. A row that leaves a tier of files is read first
-};
-constexpr uint64_t kDroppedBytes = uint64_t{8} << 20;
-constexpr uint64_t kRemovedBytes = uint64_t{1} << 20;
-
 // Rows outside a table: what Export gives and Import takes.
 struct Rows {
   std::vector<ColumnSpec> columns;   // value first

@@ -124,8 +124,8 @@ TEST(Scan, EndsAfterTheTableWasCleared) {
 
 TEST(Scan, MissesNoCountedKeyThatBecomesARow) {
   TableOptions options = BasicOptions(1);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 2;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 2;
   const auto table = MakeTable(options);
   MT_ASSERT_OK(Sgd(Range(0, 400), 1.0f, 1).Run(table.get()));
   ASSERT_EQ(table->TotalCount(), 0);

@@ -111,8 +111,8 @@ TEST(SnapshotMemory, ExpiryAndImportOfManyCountedKeysWaitForTheVisitor) {
   constexpr int64_t kKeys = 4000000;
   TableOptions options = BasicOptions(1);
   options.expiry.steps_to_live = 1;
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 100;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 100;
   auto table = MakeTable(std::move(options));
   MT_ASSERT_OK(Sgd(Range(0, kKeys), 1.0f, 1).Run(table.get()));
   Rows counts;
@@ -310,9 +310,9 @@ TEST(SnapshotMemory, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
   constexpr int64_t kKeys = 30000;
   TableOptions options = BasicOptions(kWide);
   options.expiry.steps_to_live = 1;
-  options.admission.kind = AdmissionKind::kBloom;
-  options.admission.filter_freq = 2;
-  options.admission.max_element_size = 1000;
+  options.filter.kind = AdmissionKind::kBloom;
+  options.filter.filter_freq = 2;
+  options.filter.max_element_size = 1000;
   auto table = MakeTable(std::move(options));
   Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
   training.counts.assign(kKeys, 2);

@@ -49,9 +49,9 @@ class SnapshotTest : public testing::TestWithParam<ChainCase> {
  protected:
   TableOptions Options(AdmissionKind admission) const {
     TableOptions options = BasicOptions(kDim);
-    options.admission.kind = admission;
-    options.admission.filter_freq = admission == AdmissionKind::kNone ? 0 : 2;
-    options.admission.max_element_size = 1000;
+    options.filter.kind = admission;
+    options.filter.filter_freq = admission == AdmissionKind::kNone ? 0 : 2;
+    options.filter.max_element_size = 1000;
     return options;
   }
   uint64_t keys_seen_ = 0;

@@ -44,7 +44,8 @@ Json TierToJson(const TableStats::PerTier& tier) {
 
 }  // namespace
 
-std::string StatsToJson(const TableStats& stats) {
+std::string StatsToJson(EmbeddingTable* table) {
+  const TableStats stats = table->Stats();
   Json tiers = Json::Array();
   for (const TableStats::PerTier& tier : stats.tiers) tiers.Append(TierToJson(tier));
   Json out = Json::Object();

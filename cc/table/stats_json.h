@@ -10,7 +10,7 @@
 namespace multitier {
 
 // Members are named as the fields; "tiers" is an array; "sticky_error" is a string, empty where there is none.
-std::string StatsToJson(const TableStats& stats);
+std::string StatsToJson(EmbeddingTable* table);
 
 }  // namespace multitier
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "cc/base/json.h"
-#include "cc/table/option_names.h"
 #include "cc/table/table_test_util.h"
 
 namespace multitier::stats_json_test {
@@ -13,7 +12,7 @@ TEST(StatsJson, HoldsWhatTheTableCounted) {
   auto table = MakeTable(TieredOptions(4, 2, std::make_shared<MemoryTier>()));
   MT_ASSERT_OK(Sgd({1, 2, 3}, 1.0f, 4).Run(table.get()));
   LookupAll(table.get(), {1, 2, 3, 4});
-  const auto json = Json::Parse(StatsToJson(table->Stats()));
+  const auto json = Json::Parse(StatsToJson(table.get()));
   ASSERT_TRUE(json.ok()) << json.status().ToString();
   EXPECT_EQ(*json->GetInt("rows"), 3);
   EXPECT_EQ(*json->GetInt("created"), 3);
@@ -25,16 +24,6 @@ TEST(StatsJson, HoldsWhatTheTableCounted) {
   ASSERT_EQ((*tiers)->items().size(), 2u);
   EXPECT_EQ(*(*tiers)->items()[0].GetInt("rows"), 2);
   EXPECT_EQ(*(*tiers)->items()[1].GetString("name"), "memory");
-}
-
-TEST(OptionNames, ParseWhatTheyPrintAndRefuseTheRest) {
-  for (const InitializerKind kind : {InitializerKind::kConstant, InitializerKind::kUniform, InitializerKind::kNormal,
-                                     InitializerKind::kTruncatedNormal, InitializerKind::kMatrix}) {
-    EXPECT_EQ(*ParseInitializerKind(InitializerKindName(kind)), kind);
-  }
-  EXPECT_EQ(*ParseAdmissionKind("bloom"), AdmissionKind::kBloom);
-  EXPECT_NE(ParseInitializerKind("xavier").status().message().find("xavier"), std::string::npos);
-  EXPECT_EQ(ParseAdmissionKind("").status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

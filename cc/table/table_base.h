@@ -66,7 +66,7 @@ struct TableBase {
                                    ") cannot use it");
   }
   // Whether keys are counted before they may have a row.
-  bool filters() const { return !options.admission.admits_all(); }
+  bool filters() const { return !options.filter.admits_all(); }
   // How many rows an operation over many rows takes at a time: some MiB, after which it waits for a snapshot that is behind.
   size_t chunk_rows() const { return std::clamp<size_t>(WaitingCopies::kSliceBytes / layout()->row_bytes(), 1024, 64 * 1024); }
   // The status with "table '<name>': " before its message; OK stays OK.

@@ -9,7 +9,6 @@
 namespace multitier {
 namespace {
 
-constexpr int kMaxShards = 64;
 constexpr int kDefaultShards = 8;
 constexpr uint64_t kOneShardRows = 64 * 1024;
 
@@ -66,37 +65,12 @@ Status CheckSlotTypes(Span<const ColumnSpec> slots, const std::string& table) {
   return OkStatus();
 }
 
-Status ValidateOptions(const TableOptions& o) {
+Status Validate(const TableOptions& o) {
   const std::string table = StrCat("table '", o.name, "': ");
-  if (o.stochastic_rounding && o.value_dtype == DType::kFloat32) {
-    return InvalidArgumentError(table, "stochastic_rounding: expected values of bfloat16 or float16, found float32");
-  }
+  const Status status = ValidateTableOptions(o);
+  if (!status.ok()) return Status(status.code(), table + status.message());
   MT_RETURN_IF_ERROR(CheckSlotTypes(o.slots, table));
-  if (o.num_shards < 0 || o.num_shards > kMaxShards || (o.num_shards & (o.num_shards - 1)) != 0) {
-    return InvalidArgumentError(table, "expected num_shards to be 0 or a power of two up to ", kMaxShards, ", found ",
-                                o.num_shards);
-  }
-  MT_RETURN_IF_ERROR(ValidateTiers(o, table));
-  if (o.expiry.steps_to_live > 0 && o.score == Score::kCustom) {
-    return InvalidArgumentError(table,
-                                "steps_to_live: expected a score of step, time or frequency, found custom, which is no time");
-  }
-  if (o.on_full != OnFull::kError && o.drop_coldest) {
-    return InvalidArgumentError(table, "on_full warn: expected a table that drops no rows, found drop_coldest");
-  }
-  if (o.refuse_colder && (!o.drop_coldest || !MayComeColdest(o.cache_strategy))) {
-    return InvalidArgumentError(table, "refuse_colder: expected drop_coldest and cache_strategy SCORE or LFU, found ",
-                                o.drop_coldest ? "another cache_strategy" : "drop_coldest=false");
-  }
-  if (o.expiry.steps_to_live < 0) {
-    return InvalidArgumentError(table, "steps_to_live: expected at least 0, found ", o.expiry.steps_to_live);
-  }
-  if (!(o.expiry.l2_weight_threshold == o.expiry.l2_weight_threshold)) {
-    return InvalidArgumentError(table, "expected a number as l2_weight_threshold, found nan");
-  }
-  const Status admission = ValidateAdmission(o.admission);
-  if (!admission.ok()) return Status(admission.code(), table + admission.message());
-  return OkStatus();
+  return ValidateTiers(o, table);
 }
 
 }  // namespace
@@ -117,14 +91,14 @@ EmbeddingTable::Impl::~Impl() {
 }
 
 Status EmbeddingTable::Impl::Init() {
-  MT_RETURN_IF_ERROR(ValidateOptions(options_));
+  MT_RETURN_IF_ERROR(Validate(options_));
   MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
   const auto layout = std::make_shared<const RowLayout>(std::move(row));
   base_.SetLayout(layout);
   MT_ASSIGN_OR_RETURN(base_.absent, AbsentValues::Of(options_));
   MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), *layout));
-  if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
-    const AdmissionSpec& a = options_.admission;
+  if (options_.filter.kind == AdmissionKind::kBloom && filters()) {
+    const AdmissionSpec& a = options_.filter;
     MT_ASSIGN_OR_RETURN(
         bloom_, CountingBloomFilter::Create(base_.env, a.max_element_size, a.false_positive_probability, a.counter_bits));
   }
@@ -199,7 +173,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
 Result<Rows> EmbeddingTable::Impl::PopDroppedRows() {
   if (!demoter_.dropped().wants_rows()) {
     return FailedPreconditionError("table '", options_.name, "': rows of dropped keys: expected dropped='rows', found ",
-                                   options_.keep_dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
+                                   options_.dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
   }
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.dropped().PopRows(*layout());

@@ -69,12 +69,12 @@ class Oracle {
     if (random_() % 4 == 0) tiered.num_shards = 2;
     const uint64_t expiry = random_() % 4;
     for (TableOptions* options : {&plain, &tiered}) {
-      options->admission = admission;
-      options->not_admitted.a = 0.25f;
+      options->filter = admission;
+      options->default_value_no_permission.a = 0.25f;
       if (expiry != 0) options->expiry.steps_to_live = 12;
       if (expiry < 2) options->expiry.l2_weight_threshold = 0.1f * static_cast<float>(dim_);
     }
-    for (InitializerSpec* spec : {&plain.initializer, &plain.not_admitted}) {
+    for (InitializerSpec* spec : {&plain.initializer, &plain.default_value_no_permission}) {
       const InitializerKind kinds[] = {spec->kind, InitializerKind::kTruncatedNormal, InitializerKind::kNormalBetween};
       spec->kind = kinds[random_() % 3];
       if (spec->kind == InitializerKind::kConstant) continue;
@@ -86,12 +86,13 @@ class Oracle {
       plain.value_dtype = tiered.value_dtype = dtypes[random_() % 4];
       plain.stochastic_rounding = tiered.stochastic_rounding = plain.value_dtype != DType::kFloat32 && random_() % 2 == 0;
     }
-    if (random_() % 2 == 0 && plain.value_dtype != DType::kFloat16) plain.evaluation.emplace().kind = InitializerKind::kDebug;
-    if (admission.kind == AdmissionKind::kCounter && random_() % 2 == 0) plain.admission.max_keys = 12;
+    if (random_() % 2 == 0 && plain.value_dtype != DType::kFloat16)
+      plain.eval_initializer.emplace().kind = InitializerKind::kDebug;
+    if (admission.kind == AdmissionKind::kCounter && random_() % 2 == 0) plain.filter.max_keys = 12;
     tiered.initializer = plain.initializer;
-    tiered.not_admitted = plain.not_admitted;
-    tiered.evaluation = plain.evaluation;
-    tiered.admission = plain.admission;
+    tiered.default_value_no_permission = plain.default_value_no_permission;
+    tiered.eval_initializer = plain.eval_initializer;
+    tiered.filter = plain.filter;
     options_[0] = plain;
     options_[1] = tiered;
     for (int t = 0; t < 2; ++t) table_[t] = MakeTable(options_[t]);
@@ -271,7 +272,7 @@ class Oracle {
   // A filter's counts do not survive it.
   void CloseAndRecover() {
     const bool by_flush = random_() % 2 == 0;
-    if (!durable() || !options_[0].admission.admits_all()) return;
+    if (!durable() || !options_[0].filter.admits_all()) return;
     if (dynamic_cast<RelocatingTier*>(last()) != nullptr) return;
     auto rows = table_[0]->Export(true);
     ASSERT_TRUE(rows.ok());

@@ -106,8 +106,8 @@ TEST(Upsert, RefusesWhatTheTableLacksBeforeAnythingChanges) {
 
 TEST(Upsert, PassesByTheFilterAndTakesOverItsCount) {
   TableOptions options = BasicOptions(1);
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 5;
+  options.filter.kind = AdmissionKind::kCounter;
+  options.filter.filter_freq = 5;
   auto table = MakeTable(options);
   MT_ASSERT_OK(Sgd({1, 1}, 1.0f, 1).Run(table.get()));
   EXPECT_EQ(table->TotalCount(), 0);

@@ -20,6 +20,7 @@ import tf_multitier
 from tf_multitier import _engine
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier import option_record
 from tf_multitier.inspect import storage as inspect_storage
 
 v1 = tf.compat.v1
@@ -89,6 +90,8 @@ def test_options_of_a_kept_table(kept, tmp_path):
     path, values = kept
     with open(os.path.join(path, "instance.table"), "rb") as file:
         options = json.loads(file.read().partition(b"\n")[2])
+    record = option_record.from_json(options["options"])
+    options["options"] |= option_record.complete(record, in_table=True)
     refused = 0
     for at, text in chosen(hostile.mutations(options), 250):
         copy = copy_of(path, tmp_path)
@@ -103,11 +106,23 @@ def test_options_of_a_kept_table(kept, tmp_path):
     assert refused > 50
 
 
+def test_options_of_a_kept_table_take_no_memory_for_rows_that_it_does_not_have(kept, tmp_path):
+    path, values = kept
+    with open(os.path.join(path, "instance.table"), "rb") as file:
+        options = json.loads(file.read().partition(b"\n")[2])
+    options["options"]["initial_rows"] = 2**31
+    copy = copy_of(path, tmp_path)
+    hostile.write_options(copy, json.dumps(options))
+    with engine.Table.open(copy, keep=False) as table:
+        assert table.stats()["index_bytes"] < 1 << 20
+        np.testing.assert_array_equal(table.lookup(KEYS), values)
+
+
 def test_options_of_a_table_that_is_salvaged(kept, tmp_path):
     path, values = kept
     with open(os.path.join(path, "instance.table"), "rb") as file:
         options = json.loads(file.read().partition(b"\n")[2])
-    for at, text in chosen(hostile.mutations({"key_dtype": options["key_dtype"]}), 60):
+    for at, text in chosen(hostile.mutations(options), 60):
         copy = copy_of(path, tmp_path)
         hostile.write_options(copy, text)
         try:

@@ -10,7 +10,6 @@ import numpy as np
 from tf_multitier.engine import key_types
 
 _MOST_ELEMENTS = 2**20  # of a column in a row
-_MOST_BYTES = 2**60  # of a tier
 
 
 def integer(name, value, bits=64, signed=True):
@@ -25,20 +24,9 @@ def integer(name, value, bits=64, signed=True):
 
 def dim(name, value):
     """The number of elements of a column."""
-    return _between(name, integer(name, value), _MOST_ELEMENTS)
-
-
-def shards(name, value):
-    """The number of shards of a table; 0: the table chooses it."""
-    if integer(name, value) not in (0, 1, 2, 4, 8, 16, 32, 64):
-        raise ValueError(f"{name}: expected 0 or a power of two up to 64, found {value}")
-    return value
-
-
-def _between(name, value, most, unit=""):
-    if not 1 <= value <= most:
-        raise ValueError(f"{name}: expected 1 to {most}{unit}, found {value}")
-    return value
+    if not 1 <= integer(name, value) <= _MOST_ELEMENTS:
+        raise ValueError(f"{name}: expected 1 to {_MOST_ELEMENTS}, found {value}")
+    return int(value)
 
 
 def boolean(name, value):
@@ -59,27 +47,6 @@ def real(name, value):
 def real_or_none(name, value):
     """A float, or None."""
     return None if value is None else real(name, value)
-
-
-def initializer(name, value):
-    """The parameters of an initializer without a matrix, completed; None for None."""
-    if value is None:
-        return None
-    others = ("a", "b", "lower", "upper", "seed")
-    if not isinstance(value, dict) or "kind" not in value or not set(value) <= {"kind", *others}:
-        raise ValueError(
-            f"{name}: expected a dict with 'kind' and any of {others}, found {value!r}"
-        )
-    if value["kind"] == "matrix":
-        raise ValueError(f"{name}: expected an initializer other than 'matrix', found 'matrix'")
-    return {
-        "kind": text(f"{name}['kind']", value["kind"]),
-        "a": real(f"{name}['a']", value.get("a", 0.0)),
-        "b": real(f"{name}['b']", value.get("b", 0.0)),
-        "lower": real_or_none(f"{name}['lower']", value.get("lower")),
-        "upper": real_or_none(f"{name}['upper']", value.get("upper")),
-        "seed": integer(f"{name}['seed']", value.get("seed", 0), signed=False),
-    }
 
 
 def text(name, value):
@@ -122,22 +89,6 @@ def names(name, values):
     if not all(isinstance(value, str) for value in values):
         raise ValueError(f"{name}: expected a list of names, found {values!r}")
     return values
-
-
-def sizes(name, value):
-    """A list of ints, from one int, a list of ints, or None (an empty list)."""
-    if value is None:
-        return []
-    if isinstance(value, (str, numbers.Number)):
-        return [integer(name, value)]
-    return [integer(f"{name}[{i}]", v) for i, v in enumerate(sequence(name, value, "integers"))]
-
-
-def bytes_of_tiers(name, value):
-    """A list of bytes of row data, one for each tier, from what `sizes` takes."""
-    return [
-        _between(f"{name}[{i}]", v, _MOST_BYTES, " bytes") for i, v in enumerate(sizes(name, value))
-    ]
 
 
 def _array(name, values):

@@ -1,7 +1,7 @@
 """Writes and reads the options of a kept table in its instance directory (docs/formats/instance.md).
 
-The file has a line "multitier-table <format version> <crc32 of the rest, 8 hex digits>", then a JSON object. The matrix of an
-initializer has a file of its own.
+The file has a line "multitier-table <format version> <crc32 of the rest, 8 hex digits>", then a JSON object: the record of the
+options, and the checksum of the matrix of an initializer, which has a file of its own.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier import option_record
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import FailedPreconditionError
 from tf_multitier.engine import arguments
-from tf_multitier.engine import key_types
 
 OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
-_OPTIONS_VERSION = 1
+_FORMAT_VERSION = 1
 # Of a parser or an engine that is given what no table has.
 _REFUSALS = (
     ValueError,
@@ -38,8 +38,8 @@ def as_damage(name: str) -> Iterator[None]:
     """What is refused in the block is damage of the file `name`: DataLossError. Other errors of the engine stay."""
     try:
         yield
-    except NotImplementedError:
-        raise
+    except NotImplementedError as error:
+        raise NotImplementedError(f"'{name}': {error}") from None
     except _REFUSALS as error:
         if isinstance(error, _engine.EngineError) and not isinstance(
             error, FailedPreconditionError
@@ -51,24 +51,23 @@ def as_damage(name: str) -> Iterator[None]:
         ) from None
 
 
-def encode_options(options):
-    """Encodes `options` as files: a list of (name, bytes)."""
-    options = dict(options)
+def encode_options(record, matrix):
+    """Encodes a record of options, and the matrix or None, as files: a list of (name, bytes)."""
+    content = {"options": option_record.as_json(record)}
     files = []
-    matrix = options.pop("matrix")
     if matrix is not None:
         data = matrix.astype("<f4").tobytes()
-        options["matrix"] = {"shape": list(matrix.shape), "crc32": zlib.crc32(data)}
+        content["matrix_crc32"] = zlib.crc32(data)
         files.append((_MATRIX_FILE, data))
-    text = json.dumps(options, indent=1).encode() + b"\n"
+    text = json.dumps(content, indent=1).encode() + b"\n"
     files.append(
-        (OPTIONS_FILE, b"multitier-table %d %08x\n" % (_OPTIONS_VERSION, zlib.crc32(text)) + text)
+        (OPTIONS_FILE, b"multitier-table %d %08x\n" % (_FORMAT_VERSION, zlib.crc32(text)) + text)
     )
     return files
 
 
-def _read_options(path):
-    """The options in the instance directory `path`, except the values of the matrix. Raises as `decode_options`."""
+def _read(path):
+    """(The complete record, the checksum of the matrix or None) in the instance directory `path`. Raises as `decode_options`."""
     name = os.path.join(path, OPTIONS_FILE)
     try:
         with open(name, "rb") as file:
@@ -82,9 +81,9 @@ def _read_options(path):
         raise DataLossError(
             f"'{name}' at offset 0: expected a valid header, found {bytes(head[:40])!r}"
         )
-    if int(fields[1]) > _OPTIONS_VERSION:
+    if int(fields[1]) != _FORMAT_VERSION:
         raise NotImplementedError(
-            f"'{name}': expected a format version up to {_OPTIONS_VERSION}, found {int(fields[1])}"
+            f"'{name}': expected format version {_FORMAT_VERSION}, found {int(fields[1])}"
         )
     checksum = b"%08x" % zlib.crc32(text)
     if checksum != fields[2]:
@@ -93,9 +92,24 @@ def _read_options(path):
             f"{checksum.decode()}"
         )
     with as_damage(name):
-        options = json.loads(text)
-        key_types.name_of("key_dtype", options["key_dtype"])
-    return options
+        content = json.loads(text)
+        record = option_record.complete(
+            option_record.from_json(content.pop("options")), in_table=True
+        )
+        crc32 = None
+        if _matrix_rows(record):
+            crc32 = arguments.integer("matrix_crc32", content.pop("matrix_crc32"), 32, signed=False)
+        if content:
+            raise ValueError(f"expected options and matrix_crc32, found {', '.join(content)}")
+    return record, crc32
+
+
+def _bytes_of_files(path):
+    return sum(
+        os.path.getsize(os.path.join(folder, file))
+        for folder, _, files in os.walk(path)
+        for file in files
+    )
 
 
 def key_type(path):
@@ -103,26 +117,27 @@ def key_type(path):
 
     Raises as `decode_options`.
     """
-    return _read_options(path)["key_dtype"]
+    return _read(path)[0]["key_dtype"]
 
 
 def decode_options(path):
-    """Reads the options that `encode_options` wrote into the instance directory `path`.
+    """Reads what `encode_options` wrote into the instance directory `path`: (the complete record, the matrix or None).
 
     Raises:
       FailedPreconditionError: the directory has no options.
-      NotImplementedError: a newer format version.
+      NotImplementedError: another format version, or an option that this release does not have.
       DataLossError: a file is damaged or missing.
     """
-    options = _read_options(path)
-    with as_damage(os.path.join(path, OPTIONS_FILE)):
-        options["slots"] = arguments.columns("slots", options["slots"])
-        matrix = options.setdefault("matrix", None)
-        if matrix is not None:
-            rows, dim = matrix["shape"]
-            crc32 = arguments.integer("crc32", matrix["crc32"], 32, signed=False)
-            options["matrix"] = _read_matrix(path, rows, arguments.dim("dim", dim), crc32)
-    return options
+    record, crc32 = _read(path)
+    row_bytes = 8 + 2 * record["dim"]  # at least: the key, and values of 16 bits
+    record["initial_rows"] = min(record["initial_rows"], _bytes_of_files(path) // row_bytes)
+    if crc32 is None:
+        return record, None
+    return record, _read_matrix(path, _matrix_rows(record), record["dim"], crc32)
+
+
+def _matrix_rows(record):
+    return record["initializer"].get("matrix_rows", 0)
 
 
 def _read_matrix(path, rows, dim, crc32):

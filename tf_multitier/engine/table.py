@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections.abc
 import json
+import numbers
 import os
 import typing
 import warnings
@@ -14,9 +15,9 @@ import numpy.typing as npt
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier import option_record
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
-from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
 from tf_multitier.engine import value_types
 from tf_multitier.engine.row_transfer import RowTransfer
@@ -38,184 +39,58 @@ class Table(RowTransfer, TierControl):
     def __init__(
         self,
         dim: int,
-        initializer: typing.Any = "constant",
-        a: typing.Any = 0.0,
-        b: typing.Any = 0.0,
-        lower: typing.Any = None,
-        upper: typing.Any = None,
-        seed: typing.Any = 0,
+        initializer: typing.Any = None,
+        a: float | None = None,
+        b: float | None = None,
+        *,
         matrix: typing.Any = None,
-        slots: typing.Any = (),
-        filter: typing.Any = "none",
-        filter_freq: int = 0,
-        filter_max_keys: typing.Any = 0,
-        filter_max_elements: typing.Any = 0,
-        filter_false_positive: typing.Any = 0.01,
-        filter_counter_bits: typing.Any = 32,
-        filter_probability: typing.Any = 1.0,
-        default_value_no_permission: float = 0.0,
-        not_admitted: dict | None = None,
-        evaluation: dict | None = None,
-        steps_to_live: int | None = 0,
-        l2_weight_threshold: float = -1.0,
-        storage_type: str = "DRAM",
-        storage_path: str | None = None,
-        storage_size: collections.abc.Sequence[int] | None = (),
-        storage_rows: collections.abc.Sequence[int] | None = (),
-        initial_rows: int = 0,
-        cache_strategy: str = "DEFAULT",
-        drop_coldest: bool = False,
-        on_full: str = "error",
-        dropped: str = "keys",
-        dropped_bytes: int = 8 << 20,
-        removed_bytes: int = 1 << 20,
-        refuse_colder: bool = False,
-        keep: bool = False,
-        on_corruption: str = "error",
-        score: str = "step",
-        num_shards: typing.Any = 0,
-        name: str | None = "table",
-        device: str | None = None,
-        value_dtype: typing.Any = "float32",
-        stochastic_rounding: bool = False,
-        key_dtype: typing.Any = "int64",
+        options: collections.abc.Mapping[str, typing.Any] | None = None,
+        **named: typing.Any,
     ) -> None:
         """Makes an empty table.
 
         Args:
           dim: elements of a value, 1 to 2**20.
-          initializer: how the initial value of a key is computed: "constant", "uniform", "normal", "truncated_normal" (cut
-            off at two deviations), "normal_between" (`lower` and `upper`), "debug" (key mod 100,000) or "matrix".
-          a: the constant, the minimum (uniform), or the mean (normal, truncated_normal, normal_between).
-          b: the maximum, exclusive (uniform), or the standard deviation (the normal ones).
-          lower, upper: cut-offs of normal_between, None: none. The values are drawn by the inverse of the distribution.
-          seed: seed of the random initializers, 0 to 2**64 - 1.
-          matrix: float32 [N, dim], for "matrix": key k starts from row k mod N.
-          slots: list of (name, dim, initial value): columns in addition to the value.
-          filter: which keys get a row: "none" (all), "counter", "bloom" or "probabilistic".
-          filter_freq: number of occurrences after which a key gets a row.
-          filter_max_keys: counter: most keys that are counted, 0: no bound. When there are more, those with the lowest counts leave,
-            until an eighth of the bound is free.
-          filter_max_elements: bloom: expected number of keys.
-          filter_false_positive: bloom: probability that a key is admitted too early.
-          filter_counter_bits: bloom: bits of a counter: 8, 16, 32 or 64.
-          filter_probability: probabilistic: probability that one occurrence admits a key.
-          default_value_no_permission: value of every element of a key that has not been admitted.
-          not_admitted: in place of that number, a dict {"kind": name of an initializer other than "matrix", "a", "b", "lower",
-            "upper", "seed": as for `initializer`}.
-          evaluation: such a dict: what keys without a row read in `lookup(keys, training=False)`. None: what they read in training.
-          steps_to_live: if > 0, `expire` removes rows whose last update is more than this number of steps ago; with score "time",
-            microseconds.
-          l2_weight_threshold: if >= 0, `expire` removes rows with 0.5 * sum(value**2) below it.
-          storage_type: the tiers, fastest first: a `StorageType`, or its name. Types with HBM need a `device`.
-          storage_path: directory for the files of file tiers. The table makes its own directory below it.
-          storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0. A tier without a size gets
-            1 GiB; the last tier without a size has no bound. HBM on the emulated device without a size gets 1 MiB.
-          storage_rows: rows of each tier, in place of storage_size. The number stays when slots are added.
-          initial_rows: number of rows for which the index and the addresses of rows in DRAM are made at once.
-          cache_strategy: which rows leave a full tier first: "LRU", "LFU", "SCORE" (or a `CacheStrategy`), or "DEFAULT" (or None).
-          drop_coldest: what happens when the last tier has a size and is full. True: its coldest rows are dropped (see
-            `pop_dropped`). False: an update that needs room is refused.
-          on_full: what an update does with new keys that have no room. "error": it raises ResourceExhaustedError. "warn": they get
-            no row; the first time a warning is issued, and `refused` in the statistics counts them. "drop": as drop_coldest.
-          dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows" (a row that leaves a file is read).
-          dropped_bytes: bytes for that. The newest stay; `dropped_lost` in the statistics counts the others.
-          removed_bytes: bytes of memory for `removed_since`: 16 for each key that leaves. Beyond it they go to a file in the
-            storage path; a table without files forgets the oldest. 0: none.
-          refuse_colder: True: when the last tier is full, a new key whose score ("LFU": frequency) is less than that of every row
-            gets no row; `refused` in the statistics counts it. Needs drop_coldest and "SCORE" or "LFU". With "LFU", drop_coldest and
-            fewer than 65,536 rows of DRAM, it is always so.
-          keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
-          on_corruption: what happens to a row whose record in a lower tier is damaged. "error": operations that need it raise
-            DataLossError, until `remove` removes the key. "reinit": the key starts again from its initial value. "drop": the key is
-            removed (see `pop_dropped`).
-          score: what an update sets as the version of its rows: "step" (global_step), "time" (microseconds of the wall clock),
-            "custom" (the number of the last `set_score`), or "frequency" (the step; "SCORE" goes by the frequency).
-          num_shards: a power of two up to 64; 0: chosen by the table. Does not affect results.
-          name: the table's name, in error messages and below the storage path.
-          device: where HBM is. "emulated": on a GPU that the CPU emulates, for tests: far slower than a GPU. None: what
-            the environment variable TF_MULTITIER_DEVICE names, and else a GPU, for which this build has no code.
-          value_dtype: of the values in every tier: "float32", "bfloat16" or "float16". What is written is rounded to the nearest, ties
-            to even. Updates compute in float32.
-          stochastic_rounding: True: updates round values of 16 bits up or down at random, by the key, the table's count of applies
-            and the element, so that two runs are equal.
-          key_dtype: "int64", "uint64" or "uint32". Keys have this type in `Rows` and in all results. In the engine, whose messages name
-            keys, a uint64 key is the int64 of the same bits.
+          initializer: a number, or the name of an initializer, whose parameters are then arguments, too; or a dict of both. None:
+            "constant".
+          a, b: the first two of these parameters.
+          matrix: float32 [N, dim], for the initializer "matrix": key k starts from row k mod N.
+          options: options by name, as a mapping.
+          named: the same options as arguments. The parameters of `initializer` and `filter` may be arguments, too: `filter="counter",
+            filter_freq=3` is `filter={"kind": "counter", "filter_freq": 3}`.
+
+        Options:
+          {options}
 
         Raises:
-          ValueError: an argument is out of range, or the storage path is not a directory.
+          ValueError: an argument is out of range, or the storage path is not a directory. "option: expected X, found Y: cure".
           NotImplementedError: the storage type needs a GPU, or `keep` is True and the last tier is PMEM.
           NotFoundError: the parent of the storage path does not exist.
           EngineError: this process cannot write to the storage path.
         """
-        dim = arguments.dim("dim", dim)
-        self._make(
-            {
-                "name": arguments.text("name", name),
-                "dim": dim,
-                "initializer": arguments.text("initializer", initializer),
-                "a": arguments.real("a", a),
-                "b": arguments.real("b", b),
-                "lower": arguments.real_or_none("lower", lower),
-                "upper": arguments.real_or_none("upper", upper),
-                "seed": arguments.integer("seed", seed, signed=False),
-                "matrix": arguments.matrix("matrix", matrix, dim),
-                "slots": arguments.columns("slots", slots),
-                "filter": arguments.text("filter", filter),
-                "filter_freq": arguments.integer("filter_freq", filter_freq, 32, signed=False),
-                "filter_max_keys": arguments.integer("filter_max_keys", filter_max_keys),
-                "filter_max_elements": arguments.integer(
-                    "filter_max_elements", filter_max_elements
-                ),
-                "filter_false_positive": arguments.real(
-                    "filter_false_positive", filter_false_positive
-                ),
-                "filter_counter_bits": arguments.integer(
-                    "filter_counter_bits", filter_counter_bits, 32
-                ),
-                "filter_probability": arguments.real("filter_probability", filter_probability),
-                "default_value_no_permission": arguments.real(
-                    "default_value_no_permission", default_value_no_permission
-                ),
-                "not_admitted": arguments.initializer("not_admitted", not_admitted),
-                "evaluation": arguments.initializer("evaluation", evaluation),
-                "steps_to_live": arguments.integer("steps_to_live", steps_to_live),
-                "l2_weight_threshold": arguments.real("l2_weight_threshold", l2_weight_threshold),
-                "storage_type": arguments.text("storage_type", storage_type),
-                "storage_path": ""
-                if storage_path is None
-                else arguments.path("storage_path", storage_path),
-                "storage_sizes": arguments.bytes_of_tiers("storage_size", storage_size),
-                "storage_rows": arguments.sizes("storage_rows", storage_rows),
-                "initial_rows": arguments.integer("initial_rows", initial_rows),
-                "cache_strategy": "DEFAULT"
-                if cache_strategy is None
-                else arguments.text("cache_strategy", cache_strategy),
-                "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
-                "on_full": arguments.text("on_full", on_full),
-                "dropped": arguments.text("dropped", dropped),
-                "dropped_bytes": arguments.integer("dropped_bytes", dropped_bytes),
-                "removed_bytes": arguments.integer("removed_bytes", removed_bytes),
-                "refuse_colder": arguments.boolean("refuse_colder", refuse_colder),
-                "keep": arguments.boolean("keep", keep),
-                "on_corruption": arguments.text("on_corruption", on_corruption),
-                "score": arguments.text("score", score),
-                "num_shards": arguments.shards("num_shards", num_shards),
-                "device": "" if device is None else arguments.text("device", device),
-                "value_dtype": value_types.name_of("value_dtype", value_dtype),
-                "stochastic_rounding": arguments.boolean(
-                    "stochastic_rounding", stochastic_rounding
-                ),
-                "key_dtype": key_types.name_of("key_dtype", key_dtype),
-            }
-        )
+        positional = {"dim": dim, "initializer": initializer, "a": a, "b": b}
+        given = dict(options or {})
+        for name, value in {**positional, **named}.items():
+            if name in given and value is not None:
+                raise ValueError(
+                    f"{name}: expected it once, found it in options and as an argument"
+                )
+            given.setdefault(name, value)
+        given = {name: value for name, value in given.items() if value is not None}
+        for option in ("initializer", "filter"):
+            _gather(option, given)
+        matrix = arguments.matrix("matrix", matrix, arguments.dim("dim", dim))
+        if matrix is not None and isinstance(given["initializer"], dict):
+            given["initializer"]["matrix_rows"] = len(matrix)
+        self._make(option_record.check(given, in_table=True, wrong_type=ValueError), matrix)
 
-    def _make(self, options, recover=None):
-        self._warns_when_full = options["on_full"] == "warn"
-        self._value_dtype, self._key_dtype = options["value_dtype"], options["key_dtype"]
-        files = kept.encode_options(options) if options["keep"] and recover is None else []
-        options = {name: value for name, value in options.items() if name != "key_dtype"}
-        self._table = _engine.Table({**options, "recover": recover, "files": files})
+    def _make(self, record, matrix, recover=None):
+        """record: complete."""
+        self._warns_when_full = record["on_full"] == "warn"
+        self._value_dtype, self._key_dtype = record["value_dtype"], record["key_dtype"]
+        text = option_record.text_of(record, in_table=True)
+        files = kept.encode_options(text, matrix) if record["keep"] and recover is None else []
+        self._table = _engine.Table(text, matrix, recover, files)
 
     @classmethod
     def open(
@@ -234,13 +109,15 @@ class Table(RowTransfer, TierControl):
           recover: must be True. It confirms that rows may be older than those in memory when the process died.
           keep: True: the files stay when the table is deleted. False: they are deleted with it.
 
+        `initial_rows` is at most the number of rows that the files have room for; `reserve` makes more room.
+
         Raises:
           NotFoundError: there is nothing at `path`.
           ValueError: there are several kept instances of that name, or `recover` is not True.
           FailedPreconditionError: a process uses the instance (the message names it), or it was not made with keep=True.
           DataLossError: a file is damaged, or a flushed file is missing, cut or replaced. The message names the file. Nothing was
             changed.
-          NotImplementedError: a newer format version.
+          NotImplementedError: another format version.
         """
         if recover is not True:
             raise ValueError(
@@ -251,11 +128,11 @@ class Table(RowTransfer, TierControl):
             path = kept.instance_of_name(path, arguments.text("name", name))
         instance = _engine.Instance(path)
         try:
-            options = kept.decode_options(path)
-            options["keep"] = arguments.boolean("keep", keep)
+            record, matrix = kept.decode_options(path)
+            record["keep"] = arguments.boolean("keep", keep)
             table = cls.__new__(cls)
             with kept.as_damage(os.path.join(path, kept.OPTIONS_FILE)):
-                table._make(options, instance)
+                table._make(record, matrix, instance)
         finally:
             instance.release()
         return table
@@ -335,7 +212,7 @@ class Table(RowTransfer, TierControl):
     ) -> np.ndarray:
         """The values of `keys` (integers [n]): [n, dim]. A key without a row reads as its initial value.
 
-        With a filter it reads as a key that is not admitted; with training=False as `evaluation` says, if it was given.
+        With a filter it reads as a key that is not admitted; with training=False as `eval_initializer` says, if it was given.
 
         Args:
           keys: integers [n].
@@ -495,3 +372,31 @@ class Table(RowTransfer, TierControl):
     def stats(self) -> dict:
         """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
         return json.loads(self._table.stats_json())
+
+
+def _gather(option, given):
+    """Moves the parameters of an option that is a struct into its dict, if they are options themselves."""
+    value = given.get(option)
+    fields = [field["name"] for field in option_record.DESCRIPTIONS[option]["fields"]]
+    found = {name: given.pop(name) for name in fields if name in given}
+    if isinstance(value, str):
+        value = {"kind": value}
+    elif isinstance(value, numbers.Real) and "a" in fields:
+        value = {"a": value}
+    value = {} if value is None else value
+    if isinstance(value, collections.abc.Mapping):
+        twice = [name for name in found if name in value]
+        if twice:
+            raise ValueError(
+                f"{twice[0]}: expected it once, found it in {option} and as an argument"
+            )
+        value = {**value, **found}
+    given[option] = value
+
+
+_TABLE_OPTIONS = [
+    name
+    for name, described in option_record.DESCRIPTIONS.items()
+    if described["in_table"] and name not in ("dim", "initializer")
+]
+Table.__init__.__doc__ = option_record.documented(Table.__init__, _TABLE_OPTIONS)

@@ -140,10 +140,8 @@ def storage(described: dict) -> str:
             lines.append(f"  {tier}: {found['files']} files, {size(found['bytes'])}")
         options = instance.get("options")
         if options:
-            names = ("dim", "storage_type", "storage_sizes", "initializer", "slots")
-            lines.append(
-                "  " + ", ".join(f"{name} {options[name]}" for name in names if name in options)
-            )
+            names = ("dim", "storage_type", "storage_size", "initializer", "slots")
+            lines.append("  " + ", ".join(f"{name} {options[name]}" for name in names))
         if "variable" in instance:
             lines.append("  " + _variable(instance["variable"]))
         found = instance.get("ssdhash", {})

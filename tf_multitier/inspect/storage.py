@@ -75,12 +75,7 @@ def _instance(path, verify):
         if os.path.exists(os.path.join(path, _VARIABLE_FILE)):
             described["variable"] = _of_variable(path)
         elif described["kept"]:
-            options = kept.decode_options(path)
-            described["options"] = {
-                name: value
-                for name, value in options.items()
-                if name != "matrix" and isinstance(value, (str, int, float, list))
-            }
+            described["options"] = kept.decode_options(path)[0]
     except (EngineError, NotImplementedError) as error:
         described["damage"] = str(error.args[-1])
     if verify and "ssdhash" in described["tiers"]:

@@ -98,7 +98,7 @@ class RowsCopy:
         Raises:
           NotImplementedError: the table is kept. Its files would then belong to the copy, not to a checkpoint.
         """
-        if part.option_attrs["keep"]:
+        if part.table_options["keep"]:
             raise NotImplementedError(
                 f"rows of '{part.name}' cannot be copied by get_weights(), because StorageOption.keep=True: use model.save_weights(path)"
             )

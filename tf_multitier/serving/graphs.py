@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 
+from tf_multitier import option_record
 from tf_multitier import saved_objects
 from tf_multitier.handle_attrs import HANDLE_OP_TYPES
 
@@ -26,10 +27,17 @@ def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> N
     for nodes in [graph.node, *(function.node_def for function in graph.library.function)]:
         for node in nodes:
             if node.op in _OPS:
-                node.attr["read_only"].b = True
-                if "in_place" in node.attr:  # the rows are those of the model's files
-                    node.attr["in_place"].b = False
-                if storage_path is not None and node.attr["storage_path"].s:
-                    node.attr["storage_path"].s = storage_path.encode()
+                record = node.attr["options"].s or option_record.text_of(
+                    {}
+                )  # a default is not written
+                node.attr["options"].s = _read_only(record, storage_path)
     for node in meta_graph.object_graph_def.nodes:
         saved_objects.make_read_only(node)
+
+
+def _read_only(record, storage_path):
+    """The record of a variable that reads the rows of the model's files."""
+    values = {"read_only": True, "in_place": False}
+    if storage_path is not None and "storage_path" in option_record.as_json(record):
+        values["storage_path"] = storage_path
+    return option_record.changed(record, **values)

@@ -1,0 +1,157 @@
+// What options demand of one another, and of a storage type by its name. Whether this machine has the tiers: cc/storage_types.
+
+#include <algorithm>
+
+#include "cc/options/names.h"
+#include "cc/options/options.h"
+
+namespace multitier {
+
+const std::vector<std::string>& StorageTypes() {
+  static const auto* const types = new std::vector<std::string>{"DRAM",
+                                                                "HBM",
+                                                                "PMEM",
+                                                                "LEVELDB",
+                                                                "SSDHASH",
+                                                                "DRAM_PMEM",
+                                                                "DRAM_LEVELDB",
+                                                                "DRAM_SSDHASH",
+                                                                "DRAM_PMEM_LEVELDB",
+                                                                "DRAM_PMEM_SSDHASH",
+                                                                "HBM_DRAM",
+                                                                "HBM_DRAM_PMEM",
+                                                                "HBM_DRAM_LEVELDB",
+                                                                "HBM_DRAM_SSDHASH",
+                                                                "HBM_DRAM_PMEM_LEVELDB",
+                                                                "HBM_DRAM_PMEM_SSDHASH"};
+  return *types;
+}
+
+std::vector<std::string> TiersOf(const std::string& storage_type) {
+  std::vector<std::string> tiers;
+  for (size_t from = 0; from <= storage_type.size();) {
+    const size_t to = std::min(storage_type.find('_', from), storage_type.size());
+    tiers.push_back(storage_type.substr(from, to - from));
+    from = to + 1;
+  }
+  return tiers;
+}
+
+Status ValidateTableOptions(const Options& o) {
+  if (o.stochastic_rounding && o.value_dtype == DType::kFloat32) {
+    return InvalidArgumentError("stochastic_rounding: expected values of bfloat16 or float16, found float32");
+  }
+  if (o.num_shards < 0 || o.num_shards > 64 || (o.num_shards & (o.num_shards - 1)) != 0) {
+    return InvalidArgumentError("num_shards: expected 0 or a power of two up to 64, found ", o.num_shards);
+  }
+  if (o.expiry.steps_to_live < 0) {
+    return InvalidArgumentError("steps_to_live: expected at least 0, found ", o.expiry.steps_to_live);
+  }
+  if (o.expiry.steps_to_live > 0 && o.score == Score::kCustom) {
+    return InvalidArgumentError(
+        "steps_to_live: expected a score of step, time or frequency, found custom: such a score does not count time");
+  }
+  if (!(o.expiry.l2_weight_threshold >= 0.0f || o.expiry.l2_weight_threshold == -1.0f)) {
+    return InvalidArgumentError("l2_weight_threshold: expected at least 0, or -1 for none; found ",
+                                o.expiry.l2_weight_threshold);
+  }
+  if (o.on_full != OnFull::kError && o.drop_coldest) {
+    return InvalidArgumentError("on_full: expected drop or error with drop_coldest, found warn");
+  }
+  if (o.refuse_colder && (!o.drop_coldest || !MayComeColdest(o.cache_strategy))) {
+    return InvalidArgumentError(
+        "refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU, found drop_coldest=", o.drop_coldest,
+        " and cache_strategy ", NameOf(o.cache_strategy));
+  }
+  if (o.default_value_no_permission.kind == InitializerKind::kMatrix) {
+    return InvalidArgumentError("default_value_no_permission: expected an initializer other than matrix, found matrix");
+  }
+  if (o.eval_initializer.has_value() && o.eval_initializer->kind == InitializerKind::kMatrix) {
+    return InvalidArgumentError("eval_initializer: expected an initializer other than matrix, found matrix");
+  }
+  if (o.initializer.kind != InitializerKind::kMatrix && o.initializer.matrix_rows != 0) {
+    return InvalidArgumentError("initializer.matrix_rows: expected 0 with initializer ", NameOf(o.initializer.kind), ", found ",
+                                o.initializer.matrix_rows);
+  }
+  for (size_t i = 0; i < o.slots.size(); ++i) {
+    if (o.slots[i].dim < 1) return InvalidArgumentError("slots[", i, "].dim: expected at least 1, found ", o.slots[i].dim);
+  }
+  return ValidateAdmission(o.filter);
+}
+
+namespace {
+
+Status ValidateHbm(const Options& o) {
+  const std::string expected = StrCat("expected a storage_type without HBM, found ", o.storage_type);
+  if (o.cache_strategy == Replacement::kScore) {
+    return InvalidArgumentError("cache_strategy SCORE: ", expected,
+                                ": HBM keeps rows by their last use or frequency; use LRU or LFU");
+  }
+  if (o.drop_coldest) {
+    return InvalidArgumentError("drop_coldest (on_full drop): ", expected,
+                                ": the tiers below HBM would drop rows that are hot in HBM");
+  }
+  if (o.on_full == OnFull::kRefuse) {
+    return InvalidArgumentError("on_full warn: ", expected,
+                                ": an update in HBM trains every key of its batch; use on_full error");
+  }
+  if (o.value_dtype != DType::kFloat32) {
+    return InvalidArgumentError("value_dtype: expected float32 with storage_type ", o.storage_type, ", found ",
+                                DTypeName(o.value_dtype), ": rows in HBM are float32");
+  }
+  return OkStatus();
+}
+
+Status ValidateSizes(const Options& o, size_t tiers) {
+  const auto at_most = [&](const char* option, size_t sizes) {
+    if (sizes <= tiers) return OkStatus();
+    return InvalidArgumentError(option, ": expected at most ", tiers, ", one for each tier of ", o.storage_type, "; found ",
+                                sizes);
+  };
+  MT_RETURN_IF_ERROR(at_most("storage_size", o.storage_size.size()));
+  MT_RETURN_IF_ERROR(at_most("storage_rows", o.storage_rows.size()));
+  if (!o.storage_rows.empty() && !o.storage_size.empty()) {
+    return InvalidArgumentError("storage_rows: expected no storage_size with it, found ", o.storage_size.size(), " sizes");
+  }
+  const size_t sizes = std::max(o.storage_size.size(), o.storage_rows.size());
+  if (o.drop_coldest && sizes < tiers) {
+    return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", o.storage_type,
+                                " to be given too, found ", sizes, " of ", tiers, " sizes");
+  }
+  return OkStatus();
+}
+
+Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
+  const bool without_files = tiers.back() == "DRAM" || tiers.back() == "HBM";
+  if (o.storage_path.empty() && !without_files) {
+    return InvalidArgumentError("storage_path: expected a directory for the files of storage_type ", o.storage_type,
+                                ", found none");
+  }
+  if (o.keep && without_files) return InvalidArgumentError("keep: expected a storage_type with files, found ", o.storage_type);
+  if (o.keep && tiers.back() == "PMEM") {
+    return UnimplementedError("keep: expected a storage_type whose last tier is LEVELDB or SSDHASH, found ", o.storage_type,
+                              ": the files of PMEM do not record which rows the table has; use a checkpoint");
+  }
+  if (o.in_place && !o.read_only)
+    return InvalidArgumentError("in_place: expected a variable with read_only, found one without");
+  if (!o.in_place) return OkStatus();
+  for (const std::string& tier : tiers) {
+    const bool last = &tier == &tiers.back();
+    if (last ? tier == "SSDHASH" : tier != "PMEM") continue;
+    return UnimplementedError("in_place: expected a storage_type with SSDHASH as the only tier with files, found ",
+                              o.storage_type, tier == "LEVELDB" ? ": LevelDB opens a database for one process at a time" : "");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ValidateOptions(const Options& o) {
+  MT_RETURN_IF_ERROR(ValidateTableOptions(o));
+  const std::vector<std::string> tiers = TiersOf(o.storage_type);
+  if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
+  MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));
+  return ValidateFiles(o, tiers);
+}
+
+}  // namespace multitier
