@@ -14,10 +14,12 @@ _files = [""]  # whose cases ran, the last one now
 
 
 def _counted(make):
+    from tf_multitier import option_record
+
     @functools.wraps(make)
     def made(*args, **kwargs):
         attrs = next(a for a in (*args, *kwargs.values()) if isinstance(a, dict))
-        if "HBM" in attrs["storage_type"]:
+        if "HBM" in option_record.as_json(attrs["options"]).get("storage_type", ""):
             _made[_files[-1]] += 1
         return make(*args, **kwargs)
 

@@ -279,7 +279,7 @@ def _unreadable(path):
 
 @pytest.mark.parametrize(
     "spoil, message",
-    [(_newer, "expected a format version up to 1, found 2"), (_unreadable, "Is a directory")],
+    [(_newer, "expected format version 1, found 2"), (_unreadable, "Is a directory")],
 )
 def test_salvage_asks_for_the_type_if_it_cannot_read_the_options(
     spoil, message, instance, tmp_path, capsys
