@@ -311,7 +311,8 @@ void ExpectKeptRows(StorageDirectory* root) {
 TEST(BrokenDevice, WhicheverCallIsTheLastEveryOperationSaysSoAndTheFilesBelowAreKept) {
   StorageDirectory root("broken_device");
   int tries = 0, errors = 0;
-  for (int64_t n = 0;; n += kSanitized ? 61 : 5) {
+  const int64_t stride = Stride(13, 61);
+  for (int64_t n = 0;; n += stride) {
     SCOPED_TRACE(n);
     const auto device = std::make_shared<BreakingDevice>();
     {
@@ -326,7 +327,7 @@ TEST(BrokenDevice, WhicheverCallIsTheLastEveryOperationSaysSoAndTheFilesBelowAre
     EXPECT_EQ(device->used_bytes(), 0u);
     if (testing::Test::HasFailure()) FAIL() << "the device broke at call " << n;
   }
-  EXPECT_GT(tries, kSanitized ? 5 : 60);
+  EXPECT_GT(tries * stride, 300);
   EXPECT_GT(errors, 5 * tries);
 }
 

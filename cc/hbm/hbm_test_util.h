@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -26,6 +27,11 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
+
+// The step of a sweep over all calls that fail: 1 with TF_MULTITIER_STRESS.
+inline int64_t Stride(int64_t usual, int64_t sanitized) {
+  return std::getenv("TF_MULTITIER_STRESS") != nullptr ? 1 : kSanitized ? sanitized : usual;
+}
 
 inline std::shared_ptr<device::EmulatedDevice> NewEmulatedDevice(uint64_t seed = 1, int late_copies = 0) {
   device::EmulatedDevice::Options options;

@@ -10,7 +10,7 @@ namespace {
 
 [[maybe_unused]] const bool kPut = [] {
   TestedAbove& above = AboveOfTests();
-  above.slower = kSanitized ? 80 : 8;
+  above.slower = static_cast<int>(8 * Stride(2, 10));
   above.runs = [](const UpdateRule& rule) { return DeviceRuleOf(rule, SomeHyper(rule).data()).ok(); };
   above.put = [](TableOptions* options) {
     static uint64_t seed = 0;

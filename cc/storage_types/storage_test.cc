@@ -182,7 +182,7 @@ TEST_F(StorageTest, EmptyTableWithADiskTierCostsAtMostOneMebibyteOfMemoryAndOfDi
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's memory is measured along";
 #endif
-  constexpr int kTables = 200, kAllowed = 1 << 20;
+  constexpr int kTables = 50, kAllowed = 1 << 20;
   for (const std::string& type : StorageTypes()) {
     if (type.rfind("HBM", 0) == 0 || type == "DRAM") continue;
     SCOPED_TRACE(type);

@@ -69,7 +69,7 @@ CrashHistory::States RecoverFrom(const Crash& crash, const Shape& shape) {
 TEST(TableCrash, AtAnyCall) {
   std::mt19937_64 random(CrashSeed());
   size_t crashes = 0;
-  const int rounds = CrashRounds(25, 800);
+  const int rounds = CrashRounds(10, 800);
   for (int round = 0; round < rounds; ++round) {
     std::map<std::string, Crash::File> files;
     CrashHistory history;

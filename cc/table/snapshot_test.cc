@@ -152,11 +152,11 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
           MT_ASSERT_OK(all.Run(table.get()));
       }
     };
-    for (int i = 0; i < 150; ++i) change();
+    for (int i = 0; i < Rounds(150); ++i) change();
     for (int again = 0; again < 3; ++again) {
       const Rows before = *table->Export(true);
       Rows found;
-      const uint64_t changes = random() % 8;
+      const uint64_t changes = random() % static_cast<uint64_t>(1 + Rounds(7));
       const int64_t chunk_rows = 1 + static_cast<int64_t>(random() % 20);
       MT_ASSERT_OK(table->TakeSnapshot(true, chunk_rows, [&](Rows* chunk) {
         Append(&found, *chunk);

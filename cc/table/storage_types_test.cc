@@ -118,7 +118,7 @@ TEST_P(StorageTypes, SnapshotIsOfItsMomentWhileTheTableGoesOn) {
         append(&found.frequencies, chunk->frequencies);
         append(&found.versions, chunk->versions);
         append(&found.data, chunk->data);
-        for (int i = 0; i < 5; ++i) change();
+        for (int i = 0; i < Rounds(5); ++i) change();
         return OkStatus();
       }));
       ExpectSameRows(found, before);

@@ -51,7 +51,7 @@ CrashHistory::States RecoverFrom(const Crash& crash) {
 TEST(CrashTest, AtAnyCall) {
   std::mt19937_64 random(CrashSeed());
   size_t crashes = 0;
-  const int rounds = CrashRounds(25, 1500);
+  const int rounds = CrashRounds(10, 1500);
   for (int round = 0; round < rounds; ++round) {
     std::map<std::string, Crash::File> files;
     uint64_t generation = 0;
@@ -125,7 +125,7 @@ TEST(CrashTest, OfAProcessThatIsKilled) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "under ThreadSanitizer the child of a process with threads may not start any";
 #endif
-  const int rounds = CrashRounds(50, 1000);
+  const int rounds = CrashRounds(20, 1000);
   std::mt19937_64 random(CrashSeed());
   const std::string directory = StrCat(testing::TempDir(), "/ssdhash_crash_test_", static_cast<int>(::getpid()));
   ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
