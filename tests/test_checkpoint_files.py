@@ -190,7 +190,7 @@ def test_format_page_is_enough_to_read_a_part(tmp_path):
     table = checkpoint.load(prefix).tables["scope/user"]
     manifest = json.loads(table.parts[0].manifest)
     content = open(f"{prefix}.{manifest['file']}", "rb").read()
-    assert content[:8] == b"MTPART2\n"
+    assert content[:8] == b"MTPART1\n"
     width = sum(column["dim"] for column in manifest["columns"])
     entry = np.dtype(
         [("key", "<i8"), ("version", "<i8"), ("frequency", "<u4"), ("data", "<f4", (width,))]

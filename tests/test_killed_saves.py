@@ -64,7 +64,7 @@ SAVES = [saved_by_a_saver, saved_by_a_manager, saved_by_a_writer]
 
 def leave(path, mark=None):
     """A part file, marked as one of a save. mark: in place of its own inode."""
-    path.write_bytes(b"MTPART2\n")
+    path.write_bytes(b"MTPART1\n")
     try:
         os.setxattr(path, MARK, str(mark or os.stat(path).st_ino).encode())
     except OSError:

@@ -195,7 +195,7 @@ def test_salvage_knows_the_keys_of_a_kept_variable(tmp_path):
     for wrong, message in [
         (b"no JSON", "instance.variable' is damaged"),
         (original.replace(b"key_dtype", b"key_dtypo"), "instance.variable' is damaged .* checksum"),
-        (original.replace(b"variable 1", b"variable 2"), "format version up to 1, found 2"),
+        (original.replace(b"variable 1", b"variable 2"), "expected format version 1, found 2"),
     ]:
         assert wrong != original
         file.write_bytes(wrong)

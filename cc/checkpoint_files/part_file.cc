@@ -384,7 +384,7 @@ Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   if (removed_read_ != manifest_.num_removed) {
     return Damaged(block.offset, StrCat("expected ", manifest_.num_removed, " removed keys, found ", removed_read_));
   }
-  if (manifest_.checksum >= 0 && manifest_.checksum != int64_t{checksum_}) {
+  if (manifest_.checksum != checksum_) {
     return Damaged(0, StrCat("expected the part file that was saved, found another one: its checksum is ", checksum_, ", not ",
                              manifest_.checksum));
   }
@@ -405,7 +405,7 @@ Status PartFileReader::Next(Rows* rows) {
 }
 
 Status PartFileReader::CheckKeys(const Rows& rows) const {
-  if (manifest_.key_dtype != "uint32") return OkStatus();
+  if (manifest_.key_dtype != KeyType::kUint32) return OkStatus();
   for (const std::vector<int64_t>* keys : {&rows.keys, &rows.counted_keys, &rows.removed_keys}) {
     for (const int64_t key : *keys) {
       if (key >= 0 && key <= UINT32_MAX) continue;

@@ -1,7 +1,7 @@
 // A part file: the rows of one table part (table_part.h). It consists of blocks, so that writers and readers keep only one
 // block in memory. docs/formats/table_part.md describes the bytes.
 //
-//   "MTPART2\n" | block | block | ... | end block
+//   "MTPART1\n" | block | block | ... | end block
 //   block:  kind fixed32 | entries fixed32 | payload bytes fixed64 | payload | crc32c of the block before it fixed32
 //
 // The caller passes functions that write and read bytes, so the file may be in any file system.
@@ -28,7 +28,7 @@
 namespace multitier {
 
 // A part file begins with it, and no linked file does.
-constexpr std::string_view kPartFileMagic = "MTPART2\n";
+constexpr std::string_view kPartFileMagic = "MTPART1\n";
 
 class PartFileWriter {
  public:

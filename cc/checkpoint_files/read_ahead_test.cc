@@ -37,6 +37,7 @@ class ReadAheadTest : public testing::Test {
     EXPECT_TRUE(writer.End().ok());
     manifest_.columns = SomeRows(0, 0).columns;
     manifest_.num_rows = kRows;
+    manifest_.checksum = writer.checksum();
     manifest_.has_initializer = false;
   }
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "cc/base/json.h"
-#include "cc/options/options.h"
+#include "cc/options/names.h"
 #include "cc/partition/partition.h"
 #include "cc/row/schema.h"
 
@@ -28,17 +28,6 @@ Status CheckCount(const char* name, int64_t count) {
   return InvalidArgumentError("manifest: ", name, ": expected 0 to ", kMostCount, ", found ", count);
 }
 
-// Of the parameters; the matrix is in the part file.
-Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype) {
-  MT_RETURN_IF_ERROR(CheckCount("matrix_rows", spec.matrix_rows));
-  const bool is_matrix = spec.kind == InitializerKind::kMatrix;
-  if (is_matrix != (spec.matrix_rows > 0)) {
-    return InvalidArgumentError("manifest: matrix_rows: expected ", is_matrix ? "at least 1" : "0", ", found ",
-                                spec.matrix_rows);
-  }
-  return is_matrix ? OkStatus() : Initializer::Create(spec, dim, dtype).status();
-}
-
 Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
   std::vector<Manifest::Linked> out;
   MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("linked"));
@@ -57,15 +46,16 @@ Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
   return out;
 }
 
-// A part with linked files or unsigned keys has a version that earlier releases refuse: they would restore it without the rows
-// of these files, or take its keys for signed ones.
-int64_t VersionOf(const Manifest& manifest) {
-  if (!manifest.key_dtype.empty()) return Manifest::kUnsignedFormatVersion;
-  if (manifest.frozen) return Manifest::kFrozenFormatVersion;
-  return manifest.linked.empty() ? Manifest::kFormatVersion : Manifest::kLinkedFormatVersion;
-}
-
 }  // namespace
+
+Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype) {
+  const bool is_matrix = spec.kind == InitializerKind::kMatrix;
+  if (is_matrix != (spec.matrix_rows > 0) || spec.matrix_rows > kMostCount) {
+    return InvalidArgumentError("initializer: matrix_rows: expected ", is_matrix ? StrCat("1 to ", kMostCount) : "0",
+                                ", found ", spec.matrix_rows);
+  }
+  return is_matrix ? OkStatus() : Initializer::Create(spec, dim, dtype).status();
+}
 
 int64_t Manifest::row_elements() const {
   int64_t n = 0;
@@ -84,19 +74,17 @@ std::string Manifest::ToJson() const {
     column_list.Append(std::move(json));
   }
   Json out = Json::Object();
-  out.Set("format_version", Json::Int(VersionOf(*this)));
+  out.Set("format_version", Json::Int(kFormatVersion));
   out.Set("dim", Json::Int(dim()));
   out.Set("columns", std::move(column_list));
-  if (!key_dtype.empty()) {
-    out.Set("key_dtype", Json::String(key_dtype));
-    out.Set("frozen", Json::Int(frozen ? 1 : 0));
-  }
+  if (key_dtype != KeyType::kInt64) out.Set("key_dtype", Json::String(NameOf(key_dtype)));
+  if (frozen) out.Set("frozen", Json::Int(1));
   out.Set("num_rows", Json::Int(num_rows));
   out.Set("partition_index", Json::Int(partition_index));
   out.Set("num_partitions", Json::Int(num_partitions));
   out.Set("applies", Json::Int(applies));
   out.Set("file", Json::String(file));
-  if (checksum >= 0) out.Set("checksum", Json::Int(checksum));
+  out.Set("checksum", Json::Int(checksum));
   if (save_id != 0) out.Set("save_id", Json::Int(save_id));
   if (since != 0) {
     out.Set("since", Json::Int(since));
@@ -119,32 +107,22 @@ std::string Manifest::ToJson() const {
 Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
   MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-  if (version < kFormatVersion || version > kUnsignedFormatVersion) {
-    return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads versions ",
-                              kFormatVersion, " to ", kUnsignedFormatVersion);
+  if (version != kFormatVersion) {
+    return UnimplementedError("manifest: expected format version ", kFormatVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
   Manifest out;
-  const bool is_unsigned = version == kUnsignedFormatVersion;
-  if (is_unsigned != (json.Find("key_dtype") != nullptr)) {
-    return InvalidArgumentError("manifest: key_dtype: expected it in format version ", kUnsignedFormatVersion,
-                                " and no other, found version ", version);
+  if (json.Find("key_dtype") != nullptr) {
+    MT_ASSIGN_OR_RETURN(const std::string key_dtype, json.GetString("key_dtype"));
+    MT_RETURN_IF_ERROR(FromName("manifest: key_dtype", key_dtype, &out.key_dtype));
   }
-  if (is_unsigned) {
-    MT_ASSIGN_OR_RETURN(out.key_dtype, json.GetString("key_dtype"));
-    if (out.key_dtype != "uint64" && out.key_dtype != "uint32") {
-      return InvalidArgumentError("manifest: key_dtype: expected uint64 or uint32, found '", out.key_dtype, "'");
-    }
+  if (json.Find("frozen") != nullptr) {
+    MT_ASSIGN_OR_RETURN(const int64_t frozen, json.GetInt("frozen"));
+    if (frozen != 1) return InvalidArgumentError("manifest: frozen: expected 1, found ", frozen);
+    out.frozen = true;
   }
-  MT_ASSIGN_OR_RETURN(const int64_t frozen,
-                      is_unsigned ? json.GetInt("frozen") : Result<int64_t>(version == kFrozenFormatVersion));
-  if (frozen != 0 && frozen != 1) return InvalidArgumentError("manifest: frozen: expected 0 or 1, found ", frozen);
-  out.frozen = frozen == 1;
-  if (version == kLinkedFormatVersion || json.Find("linked") != nullptr) {
+  if (json.Find("linked") != nullptr) {
     MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
-  }
-  if (!out.linked.empty() && version < kLinkedFormatVersion) {
-    return InvalidArgumentError("manifest: linked: expected format version ", kLinkedFormatVersion, " or more, found ",
-                                version);
   }
   MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
   for (const Json& item : column_list->items()) {
@@ -168,10 +146,12 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));
   MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
   MT_ASSIGN_OR_RETURN(out.file, json.GetString("file"));
-  if (json.Find("checksum") != nullptr) {
-    MT_ASSIGN_OR_RETURN(out.checksum, json.GetInt("checksum"));
-    if (out.checksum < 0 || out.checksum > UINT32_MAX) return InvalidArgumentError("manifest: checksum ", out.checksum);
+  MT_RETURN_IF_ERROR(CheckFileName(out.file));
+  MT_ASSIGN_OR_RETURN(const int64_t checksum, json.GetInt("checksum"));
+  if (checksum < 0 || checksum > UINT32_MAX) {
+    return InvalidArgumentError("manifest: checksum: expected 0 to ", UINT32_MAX, ", found ", checksum);
   }
+  out.checksum = static_cast<uint32_t>(checksum);
   out.has_initializer = json.Find("initializer") != nullptr;
   if (out.has_initializer) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
@@ -190,7 +170,6 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_RETURN_IF_ERROR(CheckCount("num_removed", out.num_removed));
   MT_RETURN_IF_ERROR(CheckCount("num_rows", out.num_rows));
   if (out.applies < 0 || out.applies > kMostApplies) return InvalidArgumentError("manifest: applies ", out.applies);
-  if (!out.file.empty()) MT_RETURN_IF_ERROR(CheckFileName(out.file));  // a kept table has none
   if (out.num_partitions < 1 || out.num_partitions > kPartitionBuckets || out.partition_index < 0 ||
       out.partition_index >= out.num_partitions) {
     return InvalidArgumentError("manifest: partition ", out.partition_index, " of ", out.num_partitions);

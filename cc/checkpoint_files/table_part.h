@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/options/options.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
 #include "cc/table/embedding_table.h"
@@ -26,11 +27,8 @@
 namespace multitier {
 
 struct Manifest {
-  // It rises when a reader of the older form could not read the newer one. Readers ignore unknown members.
-  static constexpr int64_t kFormatVersion = 2;
-  static constexpr int64_t kFrozenFormatVersion = 3;    // of a frozen part
-  static constexpr int64_t kLinkedFormatVersion = 4;    // of a part with linked files
-  static constexpr int64_t kUnsignedFormatVersion = 5;  // of a part with unsigned keys, frozen and linked ones too
+  // It rises when a reader of this one could not read what is written. Readers ignore unknown members.
+  static constexpr int64_t kFormatVersion = 1;
 
   // A linked file: its name as in `file`, its size, and how many rows of the part it has.
   struct Linked {
@@ -39,17 +37,15 @@ struct Manifest {
     int64_t rows = 0;
   };
 
-  std::vector<ColumnSpec> columns;  // value first
-  // "uint64" or "uint32" where keys are those types: uint64 as its 64 bits, uint32 extended by zeros. Empty: int64 or int32.
-  std::string key_dtype;
+  std::vector<ColumnSpec> columns;      // value first
+  KeyType key_dtype = KeyType::kInt64;  // int32, too. The file has uint64 as its 64 bits, uint32 extended by zeros
   int64_t num_rows = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
   int64_t applies = 0;  // the table's own count of applies
   std::string file;     // name of the part file, without the checkpoint's prefix and the dot after it
-  // crc32c of the checksums of the part file's blocks. It tells the file from another one with as many rows. -1: not known, as
-  // in manifests of earlier releases
-  int64_t checksum = -1;
+  // crc32c of the checksums of the part file's blocks. It tells the file from another one with as many rows
+  uint32_t checksum = 0;
   // Of absent keys, without its matrix. Unless has_initializer, the variable that reads the part keeps its own: a part that was
   // made from rows of another system.
   InitializerSpec initializer;
@@ -71,6 +67,9 @@ struct Manifest {
   // format version.
   static Result<Manifest> Parse(std::string_view json);
 };
+
+// InvalidArgument if no table has such an initializer. Of a matrix, which is in a file of its own, only the rows are checked.
+Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype);
 
 // Moves the rows at `kept`, which increases, to the front, and drops the others. Counted and removed keys stay.
 void KeepRows(const std::vector<size_t>& kept, Rows* rows);

@@ -66,55 +66,42 @@ TEST(TablePartTest, ManifestWithoutAnInitializerIsRead) {
   EXPECT_FALSE(parsed->has_initializer);
 }
 
-TEST(TablePartTest, ManifestNamesUnsignedKeysAlone) {
+TEST(TablePartTest, OptionalMembersSayWhatThePartHas) {
   Manifest manifest = ExampleManifest();
-  EXPECT_EQ(manifest.ToJson().find("key_dtype"), std::string::npos);
-  EXPECT_EQ(Manifest::Parse(manifest.ToJson())->key_dtype, "");
-  for (const char* key_dtype : {"uint64", "uint32"}) {
-    manifest.key_dtype = key_dtype;
-    EXPECT_EQ(Manifest::Parse(manifest.ToJson())->key_dtype, key_dtype);
-    EXPECT_FALSE(Manifest::Parse(manifest.ToJson())->frozen);
-  }
-  manifest.key_dtype = "int8";
-  EXPECT_EQ(Manifest::Parse(manifest.ToJson()).status().message(),
-            "manifest: key_dtype: expected uint64 or uint32, found 'int8'");
-}
-
-// Earlier releases ignore key_dtype, so a version that they read would give signed keys.
-TEST(TablePartTest, ManifestOfUnsignedKeysHasAVersionThatEarlierReleasesRefuse) {
-  Manifest manifest = ExampleManifest();
-  manifest.key_dtype = "uint64";
-  const Manifest::Linked file = {"data-of-linked", 100, 1};
-  for (const bool frozen : {false, true}) {
-    for (const bool linked : {false, true}) {
-      if (frozen && linked) continue;  // a frozen part has no linked files
+  for (const char* member : {"key_dtype", "frozen", "linked"}) EXPECT_EQ(manifest.ToJson().find(member), std::string::npos);
+  for (const KeyType key_dtype : {KeyType::kInt64, KeyType::kUint64, KeyType::kUint32}) {
+    for (const bool frozen : {false, true}) {
+      manifest.key_dtype = key_dtype;
       manifest.frozen = frozen;
-      manifest.columns.resize(frozen ? 1 : manifest.columns.size());
-      manifest.linked.assign(linked ? 1 : 0, file);
-      const std::string json = manifest.ToJson();
-      EXPECT_NE(json.find("\"format_version\": 5"), std::string::npos) << json;
-      const Result<Manifest> parsed = Manifest::Parse(json);
+      manifest.columns.resize(1);
+      manifest.linked.assign(frozen ? 0 : 1, {"data-of-linked", 100, 1});
+      const Result<Manifest> parsed = Manifest::Parse(manifest.ToJson());
       ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+      EXPECT_EQ(parsed->key_dtype, key_dtype);
       EXPECT_EQ(parsed->frozen, frozen);
-      EXPECT_EQ(parsed->linked.size(), linked ? 1u : 0u);
-      std::string signed_version = json;
-      signed_version.replace(json.find("\"format_version\": 5"), 19, "\"format_version\": 2");
-      EXPECT_EQ(Manifest::Parse(signed_version).status().message(),
-                "manifest: key_dtype: expected it in format version 5 and no other, found version 2");
+      EXPECT_EQ(parsed->linked.size(), frozen ? 0u : 1u);
     }
   }
+  std::string wrong = manifest.ToJson();
+  wrong.replace(wrong.find("uint32"), 6, "uint23");
+  EXPECT_EQ(Manifest::Parse(wrong).status().message(),
+            "manifest: key_dtype: expected one of int64, uint64, uint32; found 'uint23': did you mean 'uint32'?");
 }
 
 TEST(TablePartTest, ManifestOfAnotherReleaseIsRefusedByVersion) {
-  std::string json = ExampleManifest().ToJson();
-  json.replace(json.find("\"format_version\": 2"), 19, "\"format_version\": 9");
-  const Status status = Manifest::Parse(json).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(status.message().find("version 9"), std::string::npos);
+  const std::string version = "\"format_version\": 1";
+  for (const int other : {0, 2}) {
+    std::string json = ExampleManifest().ToJson();
+    json.replace(json.find(version), version.size(), StrCat("\"format_version\": ", other));
+    const Status status = Manifest::Parse(json).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_EQ(status.message(),
+              StrCat("manifest: expected format version 1, found ", other, ": use the release that wrote it"));
+  }
 }
 
 TEST(TablePartTest, DamagedManifestsAreRefused) {
-  for (const char* text : {"", "{}", "[]", R"({"format_version": 2, "columns": []})"}) {
+  for (const char* text : {"", "{}", "[]", R"({"format_version": 1, "columns": []})"}) {
     EXPECT_EQ(Manifest::Parse(text).status().code(), StatusCode::kInvalidArgument) << text;
   }
   Manifest manifest = ExampleManifest();
@@ -140,7 +127,7 @@ TEST(TablePartTest, ImpossibleMembersAreRefusedWhereverTheyStand) {
   matrix.initializer.kind = InitializerKind::kMatrix;
   matrix.initializer.matrix_rows = 3;
   for (Manifest manifest : {ExampleManifest(), frozen, linked, matrix}) {
-    for (const char* key_dtype : {"", "uint64"}) {
+    for (const KeyType key_dtype : {KeyType::kInt64, KeyType::kUint64}) {
       manifest.key_dtype = key_dtype;
       ASSERT_TRUE(Manifest::Parse(manifest.ToJson()).ok()) << manifest.ToJson();
       const std::vector<std::function<void(Manifest*)>> changes = {

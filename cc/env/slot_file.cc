@@ -96,7 +96,8 @@ Result<std::string> SlotFile::Load() const {
       return DataLossError("'", path_, "' at offset ", i * kSectorBytes, ": expected a sector of this file, found damage");
     }
     if (all[i].version != kFormatVersion) {
-      return UnimplementedError("'", path_, "' has format version ", all[i].version, ", this program reads ", kFormatVersion);
+      return UnimplementedError("'", path_, "': expected format version ", kFormatVersion, ", found ", all[i].version,
+                                ": use the release that wrote it");
     }
   }
   std::string first, second;

@@ -32,7 +32,7 @@ void WarnOfRefused(VariableState* state, int64_t refused) {
 
 // InvalidArgument if a key is none of the variable's type. Lookups give no such key; a gradient that a program makes may.
 absl::Status CheckKeys(const VariableState& state, Span<const int64_t> keys) {
-  if (state.key_dtype != "uint32") return absl::OkStatus();
+  if (state.table->options().key_dtype != KeyType::kUint32) return absl::OkStatus();
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] >= 0 && keys[i] <= int64_t{std::numeric_limits<uint32_t>::max()}) continue;
     return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", state.table->options().name,

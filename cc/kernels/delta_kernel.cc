@@ -63,7 +63,7 @@ class ApplyDeltaKernel : public OpKernel {
   absl::Status CheckTypes(const VariableState& state, const std::vector<Manifest>& manifests, const std::string& prefix) const {
     const DType own = state.table->options().value_dtype;
     for (const Manifest& manifest : manifests) {
-      TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, state.key_dtype, manifest.key_dtype, prefix));
+      TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, state.table->options().key_dtype, manifest.key_dtype, prefix));
       const DType saved = manifest.columns[0].dtype;
       if (saved == own || manifest.frozen || convert_) continue;
       return absl::InvalidArgumentError(absl::StrCat(

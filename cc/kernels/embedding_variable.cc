@@ -7,6 +7,7 @@
 #include "cc/kernels/hbm_memory.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/options/names.h"
 #include "cc/options/options.h"
 #include "cc/partition/partition.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
@@ -48,12 +49,9 @@ DType ValuesOf(tensorflow::DataType dtype) {
   return dtype == tensorflow::DT_BFLOAT16 ? DType::kBFloat16 : DType::kFloat32;
 }
 
-absl::Status KeyTypeFromAttrs(OpKernelConstruction* context, std::string* key_dtype) {
-  tensorflow::DataType dtype;
-  TF_RETURN_IF_ERROR(context->GetAttr("key_dtype", &dtype));
-  if (dtype == tensorflow::DT_UINT64) *key_dtype = "uint64";
-  if (dtype == tensorflow::DT_UINT32) *key_dtype = "uint32";
-  return absl::OkStatus();
+KeyType KeyTypeOf(tensorflow::DataType key_dtype) {
+  if (key_dtype == tensorflow::DT_UINT64) return KeyType::kUint64;
+  return key_dtype == tensorflow::DT_UINT32 ? KeyType::kUint32 : KeyType::kInt64;
 }
 
 }  // namespace
@@ -66,20 +64,21 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
         absl::StrCat("shape of an embedding variable: expected [0, dim], found ", shape.DebugString()));
   }
   TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
-  TF_RETURN_IF_ERROR(KeyTypeFromAttrs(context, &options->key_dtype));
   TF_RETURN_IF_ERROR(context->GetAttr("partition_index", &options->partition_index));
   TF_RETURN_IF_ERROR(context->GetAttr("num_partitions", &options->num_partitions));
   TF_RETURN_IF_ERROR(CheckRange("num_partitions", options->num_partitions, 1, kPartitionBuckets));
   TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
-  tensorflow::DataType dtype;
+  tensorflow::DataType dtype, key_dtype;
   std::string record;
   TF_RETURN_IF_ERROR(context->GetAttr("dtype", &dtype));
+  TF_RETURN_IF_ERROR(context->GetAttr("key_dtype", &key_dtype));
   TF_RETURN_IF_ERROR(context->GetAttr("options", &record));
   Result<Options> parsed = ParseOptions(record, kInVariable, ValuesOf(dtype));
   if (!parsed.ok()) return ToAbsl(parsed.status());
   TableOptions* const table = &options->table;
   static_cast<Options&>(*table) = *std::move(parsed);
   table->dim = static_cast<int>(shape.dim_size(1));
+  table->key_dtype = KeyTypeOf(key_dtype);
   table->keep = table->keep && !table->read_only;  // its rows are the checkpoint's, always
   options->opening.hbm_memory = HbmMemoryOf(context);
   return ToAbsl(CheckTiersExist(*table));
@@ -103,7 +102,6 @@ absl::Status VariableOptions::MakeStateOf(const Opening& its_opening, const std:
   if (!created.ok()) return ToAbsl(created.status());
   auto made = std::make_shared<VariableState>();
   made->table = *std::move(created);
-  made->key_dtype = key_dtype;
   made->partition_index = partition_index;
   made->num_partitions = num_partitions;
   made->read_only = table.read_only;
@@ -181,12 +179,12 @@ absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<Varia
   return absl::OkStatus();
 }
 
-absl::Status CheckKeyType(const std::string& variable, const std::string& expected, const std::string& found,
-                          const std::string& prefix) {
+const char* KeysOf(KeyType key_dtype) { return key_dtype == KeyType::kInt64 ? "int64 or int32" : NameOf(key_dtype); }
+
+absl::Status CheckKeyType(const std::string& variable, KeyType expected, KeyType found, const std::string& prefix) {
   if (expected == found) return absl::OkStatus();
-  const auto name = [](const std::string& key_dtype) { return key_dtype.empty() ? "int64 or int32" : key_dtype; };
-  return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable, "': expected keys of ", name(expected),
-                                                 ", found ", name(found), " in checkpoint ", prefix,
+  return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable, "': expected keys of ", KeysOf(expected),
+                                                 ", found ", KeysOf(found), " in checkpoint ", prefix,
                                                  ": create the variable with that key_dtype"));
 }
 

@@ -50,7 +50,6 @@ struct VariableState {
 
   std::unique_ptr<KeptTable> kept;  // null unless the table's files are kept; deleted after the table
   std::shared_ptr<EmbeddingTable> table;
-  std::string key_dtype;  // as Manifest::key_dtype
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
   std::atomic<bool> warned_full{false};  // that new keys got no row (OnFull::kRefuse)
@@ -75,7 +74,6 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 struct VariableOptions {
   TableOptions table;  // name, matrix and tiers are not set
   Opening opening;
-  std::string key_dtype;  // as Manifest::key_dtype
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
 
@@ -105,10 +103,10 @@ absl::Status FindState(tensorflow::OpKernelContext* context, int input, std::sha
 // Replaces the state of the variable. Makes the resource if there is none. The files of a kept table that is replaced go.
 absl::Status SetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState> state);
 
-// InvalidArgument, with both types, if keys of `found` (Manifest::key_dtype), which are in checkpoint `prefix`, are of another
-// type than those of the variable.
-absl::Status CheckKeyType(const std::string& variable, const std::string& expected, const std::string& found,
-                          const std::string& prefix);
+// The name of a type of keys, for messages.
+const char* KeysOf(KeyType key_dtype);
+// InvalidArgument, with both types, if the keys in checkpoint `prefix` are of another type than those of the variable.
+absl::Status CheckKeyType(const std::string& variable, KeyType expected, KeyType found, const std::string& prefix);
 
 // Logs, if the table has rows, that these slots begin with their initial values in them.
 void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& slots);

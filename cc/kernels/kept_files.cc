@@ -8,6 +8,7 @@
 
 #include "cc/base/crc32c.h"
 #include "cc/base/json.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/env/env.h"
 #include "cc/kernels/status_bridge.h"
 
@@ -53,9 +54,15 @@ Result<KeptFacts> ParseFacts(const std::string& text) {
   }
   MT_ASSIGN_OR_RETURN(const int64_t closed, json.GetInt("closed"));
   MT_ASSIGN_OR_RETURN(facts.checkpoint, json.GetString("checkpoint"));
-  MT_ASSIGN_OR_RETURN(const std::string table, json.GetString("table"));
-  MT_ASSIGN_OR_RETURN(facts.table, Manifest::Parse(table));
+  MT_ASSIGN_OR_RETURN(facts.partition_index, json.GetInt("partition_index"));
+  MT_ASSIGN_OR_RETURN(facts.num_partitions, json.GetInt("num_partitions"));
+  MT_ASSIGN_OR_RETURN(const Json* options, json.GetObject("options"));
+  MT_ASSIGN_OR_RETURN(facts.options, OptionsFromJson(*options, kInTable));
+  MT_RETURN_IF_ERROR(CheckInitializer(facts.options.initializer, facts.options.dim, facts.options.value_dtype));
+  MT_ASSIGN_OR_RETURN(facts.num_rows, json.GetInt("num_rows"));
+  MT_ASSIGN_OR_RETURN(facts.applies, json.GetInt("applies"));
   if (closed != 0 && closed != 1) return InvalidArgumentError("closed: expected 0 or 1, found ", closed);
+  if (facts.applies < 0) return InvalidArgumentError("applies: expected at least 0, found ", facts.applies);
   facts.closed = closed == 1;
   return facts;
 }
@@ -69,13 +76,21 @@ std::string FolderOf(const std::string& storage_type) {
 
 }  // namespace
 
-Status WriteFacts(const std::string& directory, const KeptFacts& facts) {
+std::string KeptFacts::ToJson() const {
   Json json = Json::Object();
-  json.Set("generation", Json::Int(facts.generation));
-  json.Set("closed", Json::Int(facts.closed ? 1 : 0));
-  json.Set("checkpoint", Json::String(facts.checkpoint));
-  json.Set("table", Json::String(facts.table.ToJson()));
-  const std::string text = json.ToString() + "\n", all = HeadOf(text) + text;
+  json.Set("generation", Json::Int(generation));
+  json.Set("closed", Json::Int(closed ? 1 : 0));
+  json.Set("checkpoint", Json::String(checkpoint));
+  json.Set("partition_index", Json::Int(partition_index));
+  json.Set("num_partitions", Json::Int(num_partitions));
+  json.Set("options", OptionsToJson(options, kInTable));
+  json.Set("num_rows", Json::Int(num_rows));
+  json.Set("applies", Json::Int(applies));
+  return json.ToString();
+}
+
+Status WriteFacts(const std::string& directory, const KeptFacts& facts) {
+  const std::string text = facts.ToJson() + "\n", all = HeadOf(text) + text;
   return WriteSynced(directory + kFactsFile, all.data(), all.size());
 }
 
@@ -87,8 +102,9 @@ Result<KeptFacts> ReadFacts(const std::string& directory) {
   if (end == std::string::npos || std::sscanf(all.c_str(), "multitier-variable %lld ", &version) != 1) {
     return DataLossError("'", path, "' at offset 0 is damaged");
   }
-  if (version > kFactsVersion) {
-    return UnimplementedError("'", path, "' has format version ", version, ", this program reads up to ", kFactsVersion);
+  if (version != kFactsVersion) {
+    return UnimplementedError("'", path, "': expected format version ", kFactsVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
   const std::string text = all.substr(end + 1);
   if (text.empty() || HeadOf(text) != all.substr(0, end + 1)) {
@@ -118,30 +134,29 @@ Status ReadMatrix(const std::string& directory, int dim, InitializerSpec* initia
   return OkStatus();
 }
 
-Status CheckFits(const VariableOptions& options, const std::string& path, const Manifest& table) {
+Status CheckFits(const VariableOptions& options, const std::string& path, const KeptFacts& facts) {
+  const Options& expected = options.table;
+  const Options& found = facts.options;
   const std::string cure = ": delete it, or give another storage_path";
-  if (table.dim() != options.table.dim) {
-    return FailedPreconditionError("kept rows in '", path, "': expected dim ", options.table.dim, ", found dim ", table.dim(),
-                                   cure);
+  if (found.dim != expected.dim) {
+    return FailedPreconditionError("kept rows in '", path, "': expected dim ", expected.dim, ", found dim ", found.dim, cure);
   }
-  if (table.key_dtype != options.key_dtype) {
-    const auto name = [](const std::string& key_dtype) { return key_dtype.empty() ? "int64 or int32" : key_dtype; };
-    return FailedPreconditionError("kept rows in '", path, "': expected keys of ", name(options.key_dtype), ", found ",
-                                   name(table.key_dtype), cure);
+  if (found.key_dtype != expected.key_dtype) {
+    return FailedPreconditionError("kept rows in '", path, "': expected keys of ", KeysOf(expected.key_dtype), ", found ",
+                                   KeysOf(found.key_dtype), cure);
   }
-  const DType found = table.columns[0].dtype;
-  if (found != options.table.value_dtype) {
-    return FailedPreconditionError("kept rows in '", path, "': expected values of ", DTypeName(options.table.value_dtype),
-                                   ", found values of ", DTypeName(found), cure);
+  if (found.value_dtype != expected.value_dtype) {
+    return FailedPreconditionError("kept rows in '", path, "': expected values of ", DTypeName(expected.value_dtype),
+                                   ", found values of ", DTypeName(found.value_dtype), cure);
   }
-  if (table.num_partitions != options.num_partitions || table.partition_index != options.partition_index) {
+  if (facts.num_partitions != options.num_partitions || facts.partition_index != options.partition_index) {
     return FailedPreconditionError("kept rows in '", path, "': expected part ", options.partition_index, " of ",
-                                   options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,
+                                   options.num_partitions, ", found part ", facts.partition_index, " of ", facts.num_partitions,
                                    cure);
   }
-  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.table.storage_type)));
+  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(expected.storage_type)));
   if (exists) return OkStatus();
-  return FailedPreconditionError("kept rows in '", path, "': expected files of storage type ", options.table.storage_type,
+  return FailedPreconditionError("kept rows in '", path, "': expected files of storage type ", expected.storage_type,
                                  ", found none of its last tier", cure);
 }
 

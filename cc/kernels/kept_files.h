@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "cc/base/status.h"
-#include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/options/options.h"
 
 namespace multitier {
 
@@ -27,12 +27,17 @@ struct KeptFacts {
   int64_t generation = 1;
   bool closed = false;
   std::string checkpoint;  // a manifest; empty: none
-  // Partition, initializer, and, if closed, columns, number of rows and applies.
-  Manifest table;
+  int64_t partition_index = 0;
+  int64_t num_partitions = 1;
+  Options options;       // dim, types of values and keys, initializer, and slots as of the close
+  int64_t num_rows = 0;  // as of the close
+  int64_t applies = 0;   // as of the close
+
+  std::string ToJson() const;
 };
 
 Status WriteFacts(const std::string& directory, const KeptFacts& facts);
-// DataLoss, with file and offset, if the file is damaged. Unimplemented for a newer format.
+// DataLoss, with file and offset, if the file is damaged. Unimplemented for another format version.
 Result<KeptFacts> ReadFacts(const std::string& directory);
 
 // They do nothing if the initializer has no matrix.
@@ -40,8 +45,8 @@ Status WriteMatrix(const std::string& directory, const InitializerSpec& initiali
 Status ReadMatrix(const std::string& directory, int dim, InitializerSpec* initializer);
 
 // FailedPrecondition if the kept rows at `path` are of another dim, type of keys or values, partition or last tier than the
-// variable. table: of their facts.
-Status CheckFits(const VariableOptions& options, const std::string& path, const Manifest& table);
+// variable.
+Status CheckFits(const VariableOptions& options, const std::string& path, const KeptFacts& facts);
 
 // The status with the name of the variable.
 absl::Status OfVariable(const std::string& name, const Status& status);

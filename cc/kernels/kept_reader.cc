@@ -22,11 +22,6 @@ struct Found {
   KeptFacts facts;
 };
 
-bool Same(const KeptFacts& a, const KeptFacts& b) {
-  return a.generation == b.generation && a.closed == b.closed && a.checkpoint == b.checkpoint &&
-         a.table.ToJson() == b.table.ToJson();
-}
-
 // The kept directory of the greatest generation. One whose description is damaged may have a greater one: DataLoss, unless the
 // rows of the checkpoint are asked for and found.
 Result<Found> FindToRead(const std::string& storage_path, const std::string& name, const std::optional<std::string>& manifest) {
@@ -72,7 +67,7 @@ Status CheckClosed(const Found& found, const std::optional<std::string>& manifes
 // Steps 2 and 3.
 absl::Status Open(const VariableOptions& options, const std::string& name, const Found& found,
                   std::shared_ptr<VariableState>* state) {
-  InitializerSpec initializer = found.facts.table.initializer;
+  InitializerSpec initializer = found.facts.options.initializer;
   const Status read = ReadMatrix(found.path, options.table.dim, &initializer);
   if (!read.ok()) return OfVariable(name, read);
   Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::OpenForReading(found.path);
@@ -83,15 +78,15 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
   std::shared_ptr<VariableState> opened;
   const absl::Status made = options.MakeStateOf(opening, name, std::move(initializer), nullptr, &opened);
   const Result<KeptFacts> now = ReadFacts(found.path);
-  if (!now.ok() || !Same(*now, found.facts)) {
+  if (!now.ok() || now->ToJson() != found.facts.ToJson()) {
     return OfVariable(name, FailedPreconditionError("kept rows in '", found.path,
                                                     "': a process took them over while they were opened for reading"));
   }
   TF_RETURN_IF_ERROR(made);
   const int64_t rows = opened->table->TotalCount();
-  if (rows != found.facts.table.num_rows) {
-    return OfVariable(
-        name, DataLossError("kept rows in '", found.path, "': expected ", found.facts.table.num_rows, ", found ", rows));
+  if (rows != found.facts.num_rows) {
+    return OfVariable(name,
+                      DataLossError("kept rows in '", found.path, "': expected ", found.facts.num_rows, ", found ", rows));
   }
   LOG(INFO) << "embedding variable '" << name << "' reads " << rows << " rows in place, in '" << found.path << "'";
   *state = std::move(opened);
@@ -102,8 +97,8 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
 std::string KeyOf(const VariableOptions& options, const std::string& name, const Found& found) {
   Options record = options.table;
   record.initializer = InitializerSpec();  // the facts have it
-  return absl::StrCat("in place\n", name, "\n", found.path, "\n", found.facts.generation, "\n", found.facts.checkpoint, "\n",
-                      found.facts.table.ToJson(), "\n", OptionsToJson(record, kInVariable).ToString());
+  return absl::StrCat("in place\n", name, "\n", found.path, "\n", found.facts.ToJson(), "\n",
+                      OptionsToJson(record, kInVariable).ToString());
 }
 
 }  // namespace
@@ -113,7 +108,7 @@ absl::Status OpenInPlace(const VariableOptions& options, const std::string& name
   const Result<Found> found = FindToRead(options.table.storage_path, name, manifest);
   if (!found.ok()) return OfVariable(name, found.status());
   Status status = CheckClosed(*found, manifest);
-  if (status.ok()) status = CheckFits(options, found->path, found->facts.table);
+  if (status.ok()) status = CheckFits(options, found->path, found->facts);
   if (!status.ok()) return OfVariable(name, status);
   const auto open = [&](std::shared_ptr<VariableState>* made) { return Open(options, name, *found, made); };
   return SharedTables::Global().FindOrMake(KeyOf(options, name, *found), found->path, open, state);

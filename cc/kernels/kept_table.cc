@@ -74,7 +74,7 @@ absl::Status OpenFound(const VariableOptions& options, const std::string& name, 
   const std::string path = found.instance->path();
   KeptFacts facts = std::move(found.facts);
   const KeptFacts before = facts;
-  InitializerSpec initializer = facts.table.initializer;
+  InitializerSpec initializer = facts.options.initializer;
   const Status read = ReadMatrix(path, options.table.dim, &initializer);
   if (!read.ok()) return OfVariable(name, read);
   Opening opening = options.opening;
@@ -83,12 +83,12 @@ absl::Status OpenFound(const VariableOptions& options, const std::string& name, 
   std::shared_ptr<VariableState> opened;
   TF_RETURN_IF_ERROR(options.MakeStateOf(opening, name, std::move(initializer), &directory, &opened));
   const int64_t rows = opened->table->TotalCount();
-  if (facts.closed && rows != facts.table.num_rows) {
-    return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.table.num_rows, " rows, found ", rows));
+  if (facts.closed && rows != facts.num_rows) {
+    return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.num_rows, " rows, found ", rows));
   }
   Rows counts;  // of applies alone
   counts.columns = ColumnsOf(*opened->table);
-  counts.applies = facts.table.applies;
+  counts.applies = facts.applies;
   TF_RETURN_IF_ERROR(ToAbsl(opened->table->Import(counts)));
   facts.closed = false;
   const Status written = WriteFacts(path, facts);
@@ -161,9 +161,10 @@ void KeptTable::Close(EmbeddingTable* table) {
     KeptFacts facts = facts_;
     facts.closed = true;
     if (changes_at_checkpoint_ != Changes(*table)) facts.checkpoint.clear();
-    facts.table.columns = ColumnsOf(*table);
-    facts.table.num_rows = table->TotalCount();
-    facts.table.applies = table->Stats().applies;
+    const std::vector<ColumnSpec> columns = ColumnsOf(*table);
+    facts.options.slots.assign(columns.begin() + 1, columns.end());
+    facts.num_rows = table->TotalCount();
+    facts.applies = table->Stats().applies;
     status = WriteFacts(directory_->path(), facts);
   }
   if (status.ok()) return;
@@ -183,7 +184,7 @@ absl::Status OpenKept(const VariableOptions& options, const std::string& name, s
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
-  const Status fits = CheckFits(options, kept.instance->path(), kept.facts.table);
+  const Status fits = CheckFits(options, kept.instance->path(), kept.facts);
   if (!fits.ok()) return OfVariable(name, fits);
   const std::string path = kept.instance->path();
   const bool closed = kept.facts.closed;
@@ -205,8 +206,7 @@ absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name,
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
-  if (!kept.facts.closed || kept.facts.checkpoint != manifest ||
-      !CheckFits(options, kept.instance->path(), kept.facts.table).ok()) {
+  if (!kept.facts.closed || kept.facts.checkpoint != manifest || !CheckFits(options, kept.instance->path(), kept.facts).ok()) {
     LOG(INFO) << "embedding variable '" << name << "': the rows in '" << kept.instance->path()
               << "' are not those of the checkpoint: they are replaced";
     return absl::OkStatus();
@@ -232,14 +232,15 @@ absl::Status MakeKept(const VariableOptions& options, const std::string& name, I
       replaces = std::move((*found)->instance);
     }
   }
-  facts.table.initializer = initializer;
-  facts.table.key_dtype = options.key_dtype;
-  facts.table.partition_index = options.partition_index;
-  facts.table.num_partitions = options.num_partitions;
+  facts.options.dim = options.table.dim;
+  facts.options.value_dtype = options.table.value_dtype;
+  facts.options.key_dtype = options.table.key_dtype;
+  facts.options.initializer = initializer;
+  facts.partition_index = options.partition_index;
+  facts.num_partitions = options.num_partitions;
   std::shared_ptr<InstanceDirectory> directory;
   std::shared_ptr<VariableState> made;
   TF_RETURN_IF_ERROR(options.MakeStateOf(options.opening, name, initializer, &directory, &made));
-  facts.table.columns = ColumnsOf(*made->table);
   Status written = WriteMatrix(directory->path(), initializer);
   if (written.ok()) written = WriteFacts(directory->path(), facts);
   if (!written.ok()) return OfVariable(name, written);

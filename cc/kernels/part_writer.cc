@@ -85,7 +85,7 @@ Status SyncDirectoryOf(const std::string& prefix) {
 
 Manifest ManifestOf(const VariableState& state) {
   Manifest manifest;
-  manifest.key_dtype = state.key_dtype;
+  manifest.key_dtype = state.table->options().key_dtype;
   manifest.partition_index = state.partition_index;
   manifest.num_partitions = state.num_partitions;
   manifest.initializer = state.table->options().initializer;

@@ -233,7 +233,7 @@ class SavedPartKernel : public OpKernel {
   }
 };
 
-// A save of one variable alone, whose rows are all in the part file: for archives of Keras, and in graphs of earlier releases.
+// A save of one variable alone, whose rows are all in the part file: for archives of Keras.
 class SavePartKernel : public OpKernel {
  public:
   explicit SavePartKernel(OpKernelConstruction* context) : OpKernel(context) {}

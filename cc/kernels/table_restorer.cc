@@ -63,7 +63,7 @@ absl::Status TableRestorer::ReadManifests() {
 }
 
 absl::Status TableRestorer::CheckFits(const Manifest& manifest, const PartReader& reader) const {
-  TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, options_.key_dtype, manifest.key_dtype, reader.prefix()));
+  TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, options_.table.key_dtype, manifest.key_dtype, reader.prefix()));
   if (manifest.dim() != options_.table.dim && !resize_) {
     return absl::InvalidArgumentError(
         absl::StrCat("embedding variable '", variable_name_, "': expected dim ", options_.table.dim, ", found dim ",
@@ -325,7 +325,6 @@ absl::Status TableRestorer::BuildOver(const std::shared_ptr<VariableState>& base
   made->table = *std::move(table);
   made->partition_index = base->partition_index;
   made->num_partitions = base->num_partitions;
-  made->key_dtype = base->key_dtype;
   made->read_only = true;
   int64_t rows = 0;
   for (size_t i = 1; i < saves_.size(); ++i) rows += saves_[i].rows();

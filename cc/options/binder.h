@@ -114,15 +114,7 @@ template <typename E>
 struct Value<E, std::enable_if_t<std::is_enum_v<E>>> {
   static std::string Type() { return "name"; }
   static Status Read(const Json& json, const Of& of, E* out) {
-    std::vector<std::string> names;
-    for (const Named<E>& one : NamesOf<E>()) {
-      if (json.kind() == Json::Kind::kString && json.text() == one.name) {
-        *out = one.value;
-        return OkStatus();
-      }
-      names.emplace_back(one.name);
-    }
-    return WrongName(of.option, names, json.kind() == Json::Kind::kString ? json.text() : json.ToString());
+    return FromName(of.option, json.kind() == Json::Kind::kString ? json.text() : json.ToString(), out);
   }
   static Json Write(E value) { return Json::String(NameOf(value)); }
 };

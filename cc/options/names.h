@@ -52,6 +52,20 @@ const char* NameOf(E value) {
 // InvalidArgument: "option: expected one of ..., found 'name': did you mean ...?"
 Status WrongName(std::string_view option, const std::vector<std::string>& names, std::string_view found);
 
+// The value of that name.
+template <typename E>
+Status FromName(std::string_view option, std::string_view found, E* out) {
+  std::vector<std::string> names;
+  for (const Named<E>& one : NamesOf<E>()) {
+    if (found == one.name) {
+      *out = one.value;
+      return OkStatus();
+    }
+    names.emplace_back(one.name);
+  }
+  return WrongName(option, names, found);
+}
+
 // ": did you mean 'X'?" of the name that is like `found`; empty if none is.
 std::string DidYouMean(const std::vector<std::string>& names, std::string_view found);
 

@@ -222,7 +222,7 @@ def load(path: str | os.PathLike) -> Checkpoint | Chain:
       FileNotFoundError: there is no checkpoint.
       DataLossError: the checkpoint lacks a part, or a manifest or TensorFlow's index is damaged; a delta is missing, or of another
         chain.
-      NotImplementedError: a part has a newer format.
+      NotImplementedError: a part has another format version.
     """
     prefix = find_prefix(path)
     return _chain_to(prefix) if _is_delta(prefix) else Checkpoint(prefix)

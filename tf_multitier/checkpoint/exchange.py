@@ -263,7 +263,7 @@ def load_parquet(path: str | os.PathLike, key_dtype: str | None = None) -> RowSo
 
 
 def save_npz(rows: RowSource | Rows, path: str | os.PathLike) -> int:
-    """Writes rows to an .npz file: keys, frequencies, versions, data, and columns as JSON. All rows are in memory. Returns their number."""
+    """Writes rows to an .npz file: keys, frequencies, versions, data, columns as JSON, value_dtype. All rows are in memory. Returns their number."""
     dtype = value_dtype(rows)
     rows = rows if isinstance(rows, Rows) else rows.read()
     with _Replaced(os.fspath(path)) as target, open(target, "wb") as file:
@@ -286,18 +286,17 @@ def load_npz(path: str | os.PathLike) -> Rows:
       FileNotFoundError: there is no such file.
       ValueError: it is damaged, or lacks an array.
     """
-    names = ("columns", "keys", "frequencies", "versions", "data")
+    names = ("columns", "keys", "frequencies", "versions", "data", "value_dtype")
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
             damaged = arrays.zip.testzip()  # NumPy may end to read an array before its checksum
             if damaged is not None:
                 raise ValueError(f"a wrong checksum of {damaged}")
-            columns, *others = [arrays[name] for name in names]
-            dtype = str(arrays["value_dtype"]) if "value_dtype" in arrays else "float32"
+            columns, *others, dtype = [arrays[name] for name in names]
             return Rows(
                 [tuple(column) for column in json.loads(str(columns))],
                 *others,
-                dtype=value_types.name_of("value_dtype", dtype),
+                dtype=value_types.name_of("value_dtype", str(dtype)),
             )
     except OSError:
         raise

@@ -97,6 +97,4 @@ def _manifest(part):
     manifest = json.loads(part.manifest)
     for name in ("since", "num_removed"):
         manifest.pop(name, None)
-    if manifest.pop("linked", None) is not None and manifest["format_version"] == 4:
-        manifest["format_version"] = 2
     return manifest | {"file": part_file_name(), "num_rows": 0}

@@ -87,7 +87,7 @@ class SavedTable(RowSource):
         self.columns = [(c["name"], c["dim"], c["initial_value"]) for c in manifest["columns"]]
         self.dtype = manifest["columns"][0]["dtype"]
         self.key_dtype = manifest.get("key_dtype", "int64")
-        self.frozen = manifest["format_version"] == 3 or bool(manifest.get("frozen", False))
+        self.frozen = "frozen" in manifest
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
         for part in parts:

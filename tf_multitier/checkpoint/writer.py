@@ -88,7 +88,8 @@ class Writer(CheckpointFiles):
         columns = arguments.columns("columns", rows.columns)
         of_value, of_keys = frozen or value_dtype(rows), key_dtype(rows)
         base = {
-            **of_format(of_keys, frozen is not None),
+            "format_version": 1,
+            "key_dtype": of_keys,
             "dim": columns[0][1],
             "columns": [
                 {
@@ -102,7 +103,10 @@ class Writer(CheckpointFiles):
             "num_rows": 0,
             "num_partitions": partitions,
             "applies": applies,
+            "checksum": 0,
         }
+        if frozen:
+            base["frozen"] = 1
         if initializer is not None:
             base["initializer"] = dict(initializer)
         matrix = _checked_matrix(name, initializer, matrix, columns[0][1])
@@ -149,13 +153,6 @@ class Writer(CheckpointFiles):
                 f"tensor '{name}': expected numbers or strings, found {array.dtype}"
             ) from None
         self._add_tensor(name, array.nbytes, lambda: array)
-
-
-def of_format(of_keys: str, frozen: bool) -> dict:
-    """The members of a manifest that say how to read the part: its format version, and its type of keys if that is unsigned."""
-    if of_keys == "int64":
-        return {"format_version": 3 if frozen else 2}
-    return {"format_version": 5, "key_dtype": of_keys, "frozen": int(frozen)}
 
 
 def _write_rows(name, writers, rows, frozen):

@@ -83,7 +83,7 @@ def _read(path):
         )
     if int(fields[1]) != _FORMAT_VERSION:
         raise NotImplementedError(
-            f"'{name}': expected format version {_FORMAT_VERSION}, found {int(fields[1])}"
+            f"'{name}': expected format version {_FORMAT_VERSION}, found {int(fields[1])}: use the release that wrote it"
         )
     checksum = b"%08x" % zlib.crc32(text)
     if checksum != fields[2]:
@@ -93,15 +93,19 @@ def _read(path):
         )
     with as_damage(name):
         content = json.loads(text)
-        record = option_record.complete(
-            option_record.from_json(content.pop("options")), in_table=True
-        )
+        record = options_in(content)
+        del content["options"]
         crc32 = None
         if _matrix_rows(record):
             crc32 = arguments.integer("matrix_crc32", content.pop("matrix_crc32"), 32, signed=False)
         if content:
             raise ValueError(f"expected options and matrix_crc32, found {', '.join(content)}")
     return record, crc32
+
+
+def options_in(content):
+    """The complete record of the options in the JSON object of a file."""
+    return option_record.complete(option_record.from_json(content["options"]), in_table=True)
 
 
 def _bytes_of_files(path):

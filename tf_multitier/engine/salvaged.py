@@ -60,7 +60,7 @@ def _variable_key_type(name):
     """The type of keys that the file `name` of a kept variable says.
 
     Raises:
-      NotImplementedError: a newer format version.
+      NotImplementedError: another format version.
       DataLossError: it is damaged.
     """
     with open(name, "rb") as file:
@@ -70,9 +70,9 @@ def _variable_key_type(name):
         raise DataLossError(
             f"'{name}' is damaged at offset 0: expected a valid header, found {head[:40]!r}"
         )
-    if int(fields[1]) > _VARIABLE_VERSION:
+    if int(fields[1]) != _VARIABLE_VERSION:
         raise NotImplementedError(
-            f"'{name}': expected a format version up to {_VARIABLE_VERSION}, found {int(fields[1])}"
+            f"'{name}': expected format version {_VARIABLE_VERSION}, found {int(fields[1])}: use the release that wrote it"
         )
     checksum = b"%08x" % _crc32c(text)
     if checksum != fields[2]:
@@ -81,8 +81,7 @@ def _variable_key_type(name):
             f"{checksum.decode()}"
         )
     with kept.as_damage(name):
-        table = json.loads(text)["table"]
-        return json.loads(_engine.check_manifest(f"'{name}'", table)).get("key_dtype", "int64")
+        return kept.options_in(json.loads(text))["key_dtype"]
 
 
 def _said_key_type(instance):
@@ -145,7 +144,7 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
 
     Args:
       path: an instance directory (`Table.path`), or its directory `ssdhash`.
-      key_dtype: "int64", "uint64" or "uint32". Needed only if the instance's file of options is lost, damaged or of a newer format version.
+      key_dtype: "int64", "uint64" or "uint32". Needed only if the instance's file of options is lost, damaged or of another format version.
 
     Returns:
       A Salvaged.

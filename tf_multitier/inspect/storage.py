@@ -95,12 +95,12 @@ def _of_variable(path):
     read = lambda manifest: json.loads(_engine.check_manifest(f"'{name}'", manifest))
     with kept.as_damage(name):
         facts = json.loads(text)
-        table = read(facts["table"])
+        options = kept.options_in(facts)
         checkpoint = read(facts["checkpoint"])["file"] if facts["checkpoint"] else None
-        found = {"dim": table["dim"], "closed": bool(facts["closed"])}
+        found = {"dim": options["dim"], "closed": bool(facts["closed"])}
         if found["closed"]:
-            slots = [column["name"] for column in table["columns"][1:]]
-            found |= {"slots": slots, "rows": table["num_rows"], "checkpoint_file": checkpoint}
+            slots = [column["name"] for column in options["slots"]]
+            found |= {"slots": slots, "rows": facts["num_rows"], "checkpoint_file": checkpoint}
         return found
 
 

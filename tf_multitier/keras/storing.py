@@ -3,7 +3,7 @@
     manifest_<i>   uint8: the manifest of part i, JSON
     rows_<i>       uint8: the file of part i, as a checkpoint has it: rows with slots, frequencies, versions, counts
     file_<i>       uint8: in place of rows_<i>: name and size of the part file that has the rows, JSON
-    tables         uint8: names of the tables, JSON
+    tables         uint8: format version, and names of the tables, JSON
     optimizer_<i>  uint8: class of the row optimizer of table i, and the names of its variables, JSON
     state_<i>_<j>  variable j of it: its steps, hyperparameters and beta powers
     checksums      uint8: CRC-32 of each of these but rows_<i>, which have their own in the manifest, JSON
@@ -32,6 +32,7 @@ from tf_multitier.keras import loads
 from tf_multitier.keras import part_files
 from tf_multitier.keras.optimizer_states import OptimizerState
 
+_FORMAT_VERSION = 1
 _FILE = re.compile(r"data-[a-z]{5}-of-[a-z]{5}")
 _KEY = re.compile(r"tables|checksums|(manifest|rows|file|optimizer)_\d+|state_\d+_\d+")
 
@@ -123,7 +124,8 @@ def save(rows: list, store: typing.Any, layer: str) -> None:
                 for j, array in enumerate(state.variables.values()):
                     checked.write(f"state_{i}_{j}", array)
     names = [one.embedding_variable.variable_name for one in rows]
-    checked.write("tables", _bytes(json.dumps(names).encode()))
+    tables = {"format_version": _FORMAT_VERSION, "names": names}
+    checked.write("tables", _bytes(json.dumps(tables).encode()))
     checked.end()
     archive.done(rows)
 
@@ -152,7 +154,13 @@ def _load(rows, checked, store, layer, archive):
             f"layer '{layer}': expected rows of embedding variables in the archive, found none"
         )
     checked.begin()
-    names = checked.json("tables")
+    tables = checked.json("tables")
+    if tables["format_version"] != _FORMAT_VERSION:
+        raise ValueError(
+            f"layer '{layer}': expected an archive of format version {_FORMAT_VERSION}, found {tables['format_version']}: "
+            "use the release that wrote it"
+        )
+    names = tables["names"]
     if not names and not rows:
         return  # a layer that was never called
     if len(names) != len(rows):

@@ -16,7 +16,6 @@ from tf_multitier.checkpoint.chain import check_continues
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.saved import find_prefix
-from tf_multitier.checkpoint.writer import of_format
 from tf_multitier.checkpoint.writer import values_of
 from tf_multitier.engine.key_types import to_int64
 from tf_multitier.serving.graphs import make_read_only
@@ -152,8 +151,7 @@ def _frozen_manifest(part, dtype):
     manifest.pop("linked", None)  # it gets all rows
     columns = [manifest["columns"][0] | {"dtype": dtype}]
     file = part_file_name()
-    version = of_format(manifest.get("key_dtype", "int64"), frozen=True)
-    return manifest | version | {"columns": columns, "file": file, "num_rows": 0}
+    return manifest | {"frozen": 1, "columns": columns, "file": file, "num_rows": 0}
 
 
 def _freeze_saved_model(source, target, dtype):

@@ -25,7 +25,7 @@ def main(arguments=None):
     parser.add_argument(
         "--key_dtype",
         choices=["int64", "uint64", "uint32"],
-        help="type of the keys; needed only if the instance's file of options is lost, damaged or newer than this program",
+        help="type of the keys; needed only if the instance's file of options is lost, damaged or of another version",
     )
     options = parser.parse_args(arguments)
     try:

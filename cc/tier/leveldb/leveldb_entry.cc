@@ -66,22 +66,21 @@ const char* DecodeEntry(const leveldb::Slice& key, const leveldb::Slice& value, 
   return nullptr;
 }
 
-std::string EncodeSchema(const RowLayout& layout, bool listed) {
+std::string EncodeSchema(const RowLayout& layout) {
   Json schema = Json::Object();
   schema.Set("format_version", Json::Int(kFormatVersion));
   schema.Set("columns", ColumnsToJson(layout));
-  if (listed) schema.Set("synced_list", Json::Int(1));
   return schema.ToString();
 }
 
-Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema, bool* listed) {
+Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema) {
   auto parse = [&]() -> Result<std::vector<ColumnSpec>> {
     MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(schema));
     MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
     if (version != kFormatVersion) {
-      return UnimplementedError("format version ", version, ", this program reads ", kFormatVersion);
+      return UnimplementedError("expected format version ", kFormatVersion, ", found ", version,
+                                ": use the release that wrote it");
     }
-    *listed = json.GetInt("synced_list").ok();
     MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("columns"));
     std::vector<ColumnSpec> columns;
     for (const Json& item : list->items()) {

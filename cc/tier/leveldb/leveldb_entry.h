@@ -38,10 +38,9 @@ const char* DecodeEntry(const leveldb::Slice& key, const leveldb::Slice& value, 
 
 // The key of the entry that stores the layout, and its value.
 constexpr char kSchemaKey[] = "schema";
-// `listed`: the database has a list of synced files.
-std::string EncodeSchema(const RowLayout& layout, bool listed);
-// DataLoss if `schema` is not a schema, Unimplemented for a newer format. *listed: as above.
-Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema, bool* listed);
+std::string EncodeSchema(const RowLayout& layout);
+// DataLoss if `schema` is not a schema, Unimplemented for another format version.
+Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema);
 
 }  // namespace multitier
 

@@ -159,30 +159,6 @@ TEST_F(LevelDbLossTest, TableFilesThatWereSwappedAreNamed) {
   EXPECT_GT(same_size, 0);  // whose lengths do not tell
 }
 
-TEST_F(LevelDbLossTest, DatabaseWithoutAListOpensAndGetsOne) {
-  options_ = SmallOptions();
-  Open(options_);  // not durable: as those of before
-  ASSERT_TRUE(Write(0, 100, 1).ok());
-  tier_.reset();
-  EXPECT_FALSE(fs::exists(directory_ + "/synced.list"));
-  options_.durable = options_.recover = true;
-  Open(options_);
-  EXPECT_EQ(tier_->recovery().rows, 100);
-  EXPECT_EQ(tier_->recovery().listed_files, 0);
-  ASSERT_TRUE(tier_->Sync().ok());
-  tier_.reset();
-  Open(options_);
-  EXPECT_EQ(tier_->recovery().rows, 100);
-  EXPECT_GT(tier_->recovery().listed_files, 0);
-  tier_.reset();
-  fs::remove(directory_ + "/synced.list");
-  for (int again = 0; again < 2; ++again) {
-    const Status refused = LevelDbTier::Open(options_).status();
-    EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
-    EXPECT_NE(refused.message().find("/synced.list' is missing"), std::string::npos) << refused.ToString();
-  }
-}
-
 TEST_F(LevelDbLossTest, DatabaseThatWasRepairedOpensWithItsListAndWithoutADamagedOne) {
   ASSERT_NO_FATAL_FAILURE(FillAndCopy());
   EXPECT_FALSE(RefusedOrWhole({}, [](const std::string& directory) {

@@ -69,13 +69,12 @@ Status LevelDbTier::RecoverLocations() {
     return OkStatus();
   }
   if (!found.ok()) return database_->ErrorOf(what + ", its schema", found);
-  bool listed = false;
-  Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema, &listed);
+  Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema);
   if (!columns.ok()) {
     return Status(columns.status().code(),
                   StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ", columns.status().message()));
   }
-  if (listed && !database_->has_list()) {
+  if (!database_->has_list()) {
     return DataLossError("leveldb tier: recovery: '", database_->list_path(), "' is missing: what was synced is not known");
   }
   recovery_.rows = recovery_.records = static_cast<int64_t>(recovered_->size());

@@ -93,7 +93,7 @@ Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
   }
   MutexLock writing(database_->write_mutex);
   leveldb::WriteBatch batch;
-  batch.Put(kSchemaKey, EncodeSchema(*layout, options_.durable));
+  batch.Put(kSchemaKey, EncodeSchema(*layout));
   MT_RETURN_IF_ERROR(database_->Commit("write of the schema", leveldb::WriteOptions(), /*at_once=*/false, &batch));
   MutexLock lock(mutex_);
   layout_ = std::move(layout);

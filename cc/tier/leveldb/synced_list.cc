@@ -70,7 +70,8 @@ Status SyncedList::Load(std::vector<SyncedFile>* files) const {
     return DataLossError("'", path(), "' at offset 0: expected a list of synced files, found something else");
   }
   if (version != kFormatVersion) {
-    return UnimplementedError("'", path(), "' has format version ", version, ", this program reads ", kFormatVersion);
+    return UnimplementedError("'", path(), "': expected format version ", kFormatVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
   for (SyncedFile file; lines >> file.name >> file.bytes >> std::hex >> file.crc >> std::dec;) files->push_back(file);
   return OkStatus();

@@ -18,7 +18,7 @@ namespace multitier {
 namespace {
 
 constexpr char kMagic[] = "MTPMROWS";
-constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kFormatVersion = 1;
 constexpr size_t kFixedHeaderBytes = 56;  // before the schema
 constexpr size_t kPageBytes = 4096;
 

@@ -144,7 +144,7 @@ TEST_F(PmemTierTest, FileIsAsTheFormatPageSays) {
   EXPECT_EQ(bytes.substr(0, 8), "MTPMROWS");
   const uint32_t schema_bytes = DecodeFixed32(p + 28);
   EXPECT_EQ(DecodeFixed32(p + 8), Crc32c(p + 12, 44 + schema_bytes));
-  EXPECT_EQ(DecodeFixed32(p + 12), 2u);
+  EXPECT_EQ(DecodeFixed32(p + 12), 1u);
   EXPECT_EQ(DecodeFixed32(p + 16), 4096u);
   EXPECT_EQ(DecodeFixed32(p + 20), 0u);
   EXPECT_EQ(DecodeFixed64(p + 32), 64u);

@@ -190,7 +190,7 @@ TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCoun
   InMemoryEnv copy;
   CopyFiles(&copy);
   Close();
-  ASSERT_NO_FATAL_FAILURE(TakeListAway(&copy));             // as if nothing was acknowledged since it was opened
+  ASSERT_NO_FATAL_FAILURE(EmptyTheList(&copy));             // as if nothing was acknowledged since it was opened
   const std::string path = "d/ssd-0000000000000003-0.seg";  // compaction has the first two in reserve
   ASSERT_TRUE(copy.FlipBit(path, 4096 + 20 * 68 + 1, 3).ok());
   ASSERT_TRUE(Open(&copy).ok());
@@ -237,7 +237,7 @@ TEST_F(RecoveryTest, FooterIsTakenAtItsWordOnlyWithAProof) {
     const std::string path = Segments()[1];
     if (!proven) {
       ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
-      ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+      ASSERT_NO_FATAL_FAILURE(EmptyTheList(&memory_));
     }
     bool was_zero = false;
     ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, kBlockBytes, &was_zero));  // of key 0
@@ -302,7 +302,7 @@ TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
     const std::string path = Segments()[0];
     if (!proven) {
       ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
-      ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+      ASSERT_NO_FATAL_FAILURE(EmptyTheList(&memory_));
     }
     bool was_zero = false;
     for (uint64_t at = 0; at < 2 * kBlockBytes; at += 512) ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, at, &was_zero));

@@ -153,7 +153,7 @@ TEST_F(HeaderTest, SectorsOfAHeaderAloneOrBeforePiecesOfRecordsWereNeverAcknowle
       const std::string piece = Bytes(segments[0]).substr(header.size() + kSectorBytes, kSectorBytes);
       ASSERT_NE(piece.find_first_not_of('\0'), std::string::npos);
       if (!others) {
-        ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+        ASSERT_NO_FATAL_FAILURE(EmptyTheList(&memory_));
       }
       for (size_t i = 0; i < segments.size() && !others; ++i) ASSERT_TRUE(memory_.DeleteFile(segments[i]).ok());
       ForSubsets(sectors, [&](uint64_t lost) {
@@ -316,7 +316,7 @@ TEST_F(HeaderTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhic
   EXPECT_EQ(Segments().size(), 1u);
   ASSERT_TRUE(memory_.Truncate(path, 0).ok());
   EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
-  ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+  ASSERT_NO_FATAL_FAILURE(EmptyTheList(&memory_));
   EXPECT_TRUE(Open().ok());  // made, and never written, for all that is known
 }
 

@@ -15,6 +15,7 @@ namespace multitier {
 namespace {
 
 constexpr char kIdMagic[] = "MTSSDIDF";
+constexpr uint32_t kIdFormatVersion = 1;
 constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 
 std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
@@ -23,9 +24,7 @@ std::string IdPath(const std::string& directory) { return directory + "/ssd.id";
 
 Status SsdHashTier::Impl::InitFiles() {
   if (options_.recover) {
-    MT_ASSIGN_OR_RETURN(const DirectoryId id, ReadId());
-    instance_ = id.instance;
-    id_version_ = id.version;
+    MT_ASSIGN_OR_RETURN(instance_, ReadId());
     return Recover();
   }
   DeleteOwnFiles();
@@ -36,16 +35,15 @@ Status SsdHashTier::Impl::InitFiles() {
     MT_RETURN_IF_ERROR(list_->Replace({}));
     list_->KeepRoom();
   }
-  id_version_ = options_.keep ? kIdWithList : kIdWithoutList;
-  return WriteInstanceId(id_version_);
+  return WriteId();
 }
 
-Status SsdHashTier::Impl::WriteInstanceId(uint32_t version) {
+Status SsdHashTier::Impl::WriteId() {
   std::string bytes(kIdMagic, 8);
-  PutFixed32(&bytes, version);
+  PutFixed32(&bytes, kIdFormatVersion);
   bytes.append(reinterpret_cast<const char*>(instance_.data()), instance_.size());
   PutFixed32(&bytes, Crc32c(bytes.data(), bytes.size()));
-  // Renamed into place: it may replace one.
+  // Renamed into place: a crash leaves it whole or not at all.
   const std::string path = IdPath(options_.directory), made = options_.directory + "/ssd.id+";
   MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, options_.env->NewWritableFile(made));
   MT_RETURN_IF_ERROR(file->Append(bytes.data(), bytes.size()));
@@ -55,7 +53,7 @@ Status SsdHashTier::Impl::WriteInstanceId(uint32_t version) {
   return CachedFile::SyncDir(options_.env, options_.directory);
 }
 
-Result<SsdHashTier::Impl::DirectoryId> SsdHashTier::Impl::ReadId() const {
+Result<InstanceId> SsdHashTier::Impl::ReadId() const {
   const std::string path = IdPath(options_.directory);
   const Result<std::unique_ptr<RandomAccessFile>> file = options_.env->NewRandomAccessFile(path);
   // It is made, and synced, before a tier is open, so before anything is acknowledged.
@@ -68,14 +66,13 @@ Result<SsdHashTier::Impl::DirectoryId> SsdHashTier::Impl::ReadId() const {
       Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
     return DataLossError("'", path, "' at offset 0 is damaged");
   }
-  DirectoryId id;
-  id.version = DecodeFixed32(bytes + 8);
-  if (id.version != kIdWithoutList && id.version != kIdWithList) {
-    return UnimplementedError("'", path, "' has format version ", id.version, ", this program reads ", kIdWithoutList, " and ",
-                              kIdWithList);
+  if (const uint32_t version = DecodeFixed32(bytes + 8); version != kIdFormatVersion) {
+    return UnimplementedError("'", path, "': expected format version ", kIdFormatVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
-  std::copy(bytes + 12, bytes + 28, id.instance.begin());
-  return id;
+  InstanceId instance;
+  std::copy(bytes + 12, bytes + 28, instance.begin());
+  return instance;
 }
 
 ListedSegment SsdHashTier::Impl::EntryOf(const Segment& segment) {
@@ -101,16 +98,12 @@ Status SsdHashTier::Impl::ListSegments(Span<const std::shared_ptr<Segment>> leav
       now.push_back(entry);
     }
   }
-  MT_RETURN_IF_ERROR(list_->Replace(std::move(now)));
-  if (id_version_ == kIdWithList) return OkStatus();
-  MT_RETURN_IF_ERROR(WriteInstanceId(kIdWithList));
-  id_version_ = kIdWithList;
-  return OkStatus();
+  return list_->Replace(std::move(now));
 }
 
 Status SsdHashTier::Impl::CheckNames(bool list) const {
-  MT_ASSIGN_OR_RETURN(const DirectoryId id, ReadId());
-  if (id.instance != instance_) return DataLossError("'", IdPath(options_.directory), "' is of another instance");
+  MT_ASSIGN_OR_RETURN(const InstanceId instance, ReadId());
+  if (instance != instance_) return DataLossError("'", IdPath(options_.directory), "' is of another instance");
   std::vector<std::shared_ptr<Segment>> segments;
   {
     MutexLock lock(set_.mutex);
@@ -150,7 +143,7 @@ Status SsdHashTier::Impl::CheckName(const std::shared_ptr<Segment>& segment) con
 const ListedSegment* SsdHashTier::Impl::ListedAt(const std::string& path) const {
   uint32_t attempt = 0;
   const uint64_t id = SegmentIdOf(path, &attempt);
-  const ListedSegment* listed = list_ == nullptr ? nullptr : list_->Find(id);
+  const ListedSegment* listed = list_->Find(id);
   return listed != nullptr && attempt >= listed->attempt ? listed : nullptr;
 }
 

@@ -325,25 +325,6 @@ TEST_F(LossTest, NothingButTheListIsNoEmptyTier) {
   EXPECT_TRUE(RefusedOrWhole(Files(), {kId}));
 }
 
-// A directory of the format before opens, is not held against anything, and has a list from its first Sync on.
-TEST_F(LossTest, DirectoryWithoutAListOpensAndGetsOne) {
-  ASSERT_NO_FATAL_FAILURE(FillAndSync());
-  Close();
-  ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
-  Files files = TakeFiles();
-  EXPECT_FALSE(RefusedOrWhole(files, {}));
-  ASSERT_TRUE(Open().ok());
-  EXPECT_EQ(tier_->recovery().listed_files, 0);
-  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
-  ASSERT_TRUE(tier_->Sync().ok());
-  files = TakeFiles();
-  EXPECT_EQ(files.at("d/ssd.id")[8], 3);
-  LoseEach(files);
-  Close();
-  ASSERT_TRUE(Open().ok());
-  EXPECT_EQ(tier_->recovery().listed_files, tier_->recovery().files);
-}
-
 // What recovery once found damaged, of writes that were never acknowledged, is no loss the next time.
 TEST_F(LossTest, RecordsLostInACrashBeforeAreNoLossOnceTheyAreListed) {
   ASSERT_NO_FATAL_FAILURE(FillAndSync());

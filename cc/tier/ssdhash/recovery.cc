@@ -289,7 +289,7 @@ void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {
 
 Status SsdHashTier::Impl::CleanUp(Span<const std::string> empty, bool lost_headers) {
   for (const std::string& path : empty) set_.DeleteFile(options_.env, path);
-  if (list_ != nullptr) list_->KeepRoom();
+  list_->KeepRoom();
   // What is given up for want of a layout must not come back once there is one.
   return lost_headers ? CachedFile::SyncDir(options_.env, options_.directory) : OkStatus();
 }
@@ -335,10 +335,8 @@ struct SsdHashTier::Impl::Recovering {
 };
 
 Status SsdHashTier::Impl::Recover() {
-  if (id_version_ == kIdWithList || options_.keep) {
-    list_ = std::make_unique<SegmentList>(options_.env, options_.directory, instance_);
-  }
-  if (id_version_ == kIdWithList) MT_RETURN_IF_ERROR(list_->Load());
+  list_ = std::make_unique<SegmentList>(options_.env, options_.directory, instance_);
+  MT_RETURN_IF_ERROR(list_->Load());
   Recovering found;
   MT_RETURN_IF_ERROR(FindFiles(&found));
   for (size_t begin = 0; begin < found.paths.size(); begin += kLoadGroup) {
@@ -370,7 +368,7 @@ Status SsdHashTier::Impl::FindFiles(Recovering* found) const {
     found->paths.push_back(options_.directory + "/" + name);
     found->max_id = std::max(found->max_id, id);
   }
-  return list_ != nullptr ? CheckListedFiles(found->paths) : OkStatus();
+  return CheckListedFiles(found->paths);
 }
 
 Status SsdHashTier::Impl::TakeGroup(size_t begin, size_t n, Recovering* found) {

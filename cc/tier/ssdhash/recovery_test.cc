@@ -222,6 +222,7 @@ TEST(InstanceTest, LiveInstanceIsRefusedAndADeadOneIsRecoveredOrRemoved) {
       Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::Create(storage, "table/part_0", false);
       if (!instance.ok()) ::_exit(1);
       options.instance = *std::move(instance);
+      options.keep = true;
       Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
       if (!tier.ok()) ::_exit(2);
       LogOwner owner;

@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/base/coding.h"
-#include "cc/base/crc32c.h"
 #include "cc/env/memory_env.h"
+#include "cc/tier/ssdhash/segment_list.h"
 #include "cc/tier/ssdhash/ssdhash_test_util.h"
 
 namespace multitier {
@@ -61,15 +60,11 @@ class RecoveryTest : public testing::Test {
     const Result<std::vector<std::string>> names = memory_.ListDir("d");
     for (const std::string& name : *names) ASSERT_TRUE(memory_.DeleteFile("d/" + name).ok());
   }
-  // Makes it a directory of the previous format, without a list of segments.
-  static void TakeListAway(InMemoryEnv* env) {
-    std::string id(32, '\0');
-    ASSERT_TRUE((*env->NewRandomAccessFile("d/ssd.id"))->Read(0, id.size(), id.data()).ok());
-    EncodeFixed32(reinterpret_cast<uint8_t*>(id.data()) + 8, 2);
-    EncodeFixed32(reinterpret_cast<uint8_t*>(id.data()) + 28, Crc32c(id.data(), 28));
-    ASSERT_TRUE((*env->NewWritableFile("d/ssd.id"))->Append(id.data(), id.size()).ok());
-    const Status deleted = env->DeleteFile("d/ssd.list");
-    ASSERT_TRUE(deleted.ok() || deleted.code() == StatusCode::kNotFound);
+  // Makes the list of segments an empty one, as if nothing had been acknowledged.
+  static void EmptyTheList(InMemoryEnv* env) {
+    InstanceId instance;
+    ASSERT_TRUE((*env->NewRandomAccessFile("d/ssd.id"))->Read(12, instance.size(), instance.data()).ok());
+    ASSERT_TRUE(SegmentList(env, "d", instance).Replace({}).ok());
   }
 
   void CopyFiles(InMemoryEnv* to) {

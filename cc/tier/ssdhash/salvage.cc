@@ -164,9 +164,6 @@ InstanceId InstanceOf(const std::vector<SegmentFile>& segments) {
 void ReportLost(Env* env, const std::string& directory, const InstanceId& instance, const std::map<uint64_t, uint64_t>& records,
                 Salvage* out) {
   SegmentList list(env, directory, instance);
-  const Result<bool> has_list = env->FileExists(list.path());
-  // A directory from before there were lists has none. Where one is expected its loss hides that of other files.
-  if (has_list.ok() && !*has_list && !SegmentList::IsExpected(env, directory)) return;
   if (const Status loaded = list.Load(); !loaded.ok()) {
     out->damage.push_back(loaded.message());
     return;

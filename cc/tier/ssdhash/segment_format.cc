@@ -174,8 +174,8 @@ Result<SegmentHeader> SegmentHeader::Decode(const uint8_t* data, size_t bytes, c
   uint32_t sectors = 0, same = 0;
   if (!DecodeHeaderSector(header.instance, header.id, 0, data, &sectors)) return damaged("checksum does not match");
   if (const uint32_t version = DecodeFixed32(data + 8); version != kSegmentFormatVersion) {
-    return UnimplementedError("segment '", path, "' has format version ", version, ", this program reads ",
-                              kSegmentFormatVersion);
+    return UnimplementedError("segment '", path, "': expected format version ", kSegmentFormatVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
   const size_t header_bytes = RoundUpToBlock(uint64_t{sectors} * kSectorBytes);
   *needed = header_bytes;

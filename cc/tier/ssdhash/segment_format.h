@@ -29,7 +29,7 @@
 
 namespace multitier {
 
-constexpr uint32_t kSegmentFormatVersion = 2;
+constexpr uint32_t kSegmentFormatVersion = 1;
 constexpr size_t kBlockBytes = 4096;
 constexpr size_t kSectorBytes = 512;  // a device writes it as a whole or not at all
 constexpr size_t kRecordHeaderBytes = 36;

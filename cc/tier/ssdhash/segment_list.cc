@@ -32,13 +32,6 @@ ListedSegment DecodeEntry(const uint8_t* in) {
 SegmentList::SegmentList(Env* env, const std::string& directory, const InstanceId& instance)
     : file_(env, directory + "/ssd.list"), instance_(instance) {}
 
-bool SegmentList::IsExpected(Env* env, const std::string& directory) {
-  uint8_t magic_and_version[12];
-  const Result<std::unique_ptr<RandomAccessFile>> file = env->NewRandomAccessFile(directory + "/ssd.id");
-  return file.ok() && (*file)->Read(0, sizeof(magic_and_version), magic_and_version).ok() &&
-         DecodeFixed32(magic_and_version + 8) == kIdWithList;
-}
-
 std::string SegmentList::Encode(const std::vector<ListedSegment>& segments) const {
   std::string out(kMagic, 8);
   PutFixed32(&out, kFormatVersion);
@@ -69,7 +62,8 @@ Status SegmentList::Load() {
   }
   const auto* in = reinterpret_cast<const uint8_t*>(contents.data());
   if (const uint32_t version = DecodeFixed32(in + 8); version != kFormatVersion) {
-    return UnimplementedError("'", path(), "' has format version ", version, ", this program reads ", kFormatVersion);
+    return UnimplementedError("'", path(), "': expected format version ", kFormatVersion, ", found ", version,
+                              ": use the release that wrote it");
   }
   if (!std::equal(instance_.begin(), instance_.end(), in + 12)) return damaged("a list of this instance, found another one's");
   const uint64_t n = DecodeFixed32(in + 28);

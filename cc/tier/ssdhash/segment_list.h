@@ -17,9 +17,7 @@
 // The file has two slots that are written in turns (slot_file.h). A new list therefore needs no space, so that it can be
 // written when a full disk must be relieved. Room for a longer list is allocated after step 3.
 //
-// "ssd.id" states whether the directory has a list. From format version 3 on it always has one, created before "ssd.id"; a
-// missing or damaged list is DataLoss. A directory of version 2 has no list: recovery uses its files as they are, and its first
-// Sync upgrades it to version 3.
+// A directory that is kept always has a list: it is created before "ssd.id". A missing or damaged list is DataLoss.
 //
 // Cost of each Sync that wrote data, and of each round that deletes: the list (32 bytes, and 40 per segment), in whole blocks,
 // and one sync of it. Not thread-safe: guarded by the tier's files_mutex_.
@@ -37,9 +35,6 @@
 #include "cc/tier/ssdhash/segment_format.h"
 
 namespace multitier {
-
-// Format versions of "ssd.id": whether the directory has a list of segments.
-constexpr uint32_t kIdWithoutList = 2, kIdWithList = 3;
 
 struct ListedSegment {
   uint64_t id = 0;
@@ -61,7 +56,7 @@ class SegmentList {
   SegmentList(Env* env, const std::string& directory, const InstanceId& instance);
 
   // Reads the list, in the order of ids. Every segment is Named() until the next Replace. DataLoss where the list is missing,
-  // damaged or of another instance, Unimplemented for a newer format.
+  // damaged or of another instance, Unimplemented for another format version.
   Status Load();
   // Makes `segments` the list; OK: it survives a loss of power. Does nothing where that is the list already. After an error the
   // list before or this one may be found, and a segment of either is Named().
@@ -74,9 +69,6 @@ class SegmentList {
   // Whether a list that may be on the disk contains the segment. Its file must then stay.
   bool Named(uint64_t id) const { return uncertain_ || Find(id) != nullptr; }
   const std::string& path() const { return file_.path(); }
-
-  // Whether "ssd.id" says that the directory has a list; false where that file cannot be read.
-  static bool IsExpected(Env* env, const std::string& directory);
 
  private:
   std::string Encode(const std::vector<ListedSegment>& segments) const;

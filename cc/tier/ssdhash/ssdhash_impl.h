@@ -195,13 +195,8 @@ class SsdHashTier::Impl {
   // Initialises an empty directory, or recovers the files in it.
   Status InitFiles() MT_REQUIRES(append_mutex_, files_mutex_);
   // What "ssd.id" says; DataLoss where it is missing or damaged.
-  struct DirectoryId {
-    InstanceId instance = {};
-    uint32_t version = 0;  // kIdWithList or kIdWithoutList
-  };
-  Result<DirectoryId> ReadId() const;
-  // `version`: kIdWithList or kIdWithoutList
-  Status WriteInstanceId(uint32_t version);
+  Result<InstanceId> ReadId() const;
+  Status WriteId();
   // Makes the list what is synced by now, less `leaving`.
   Status ListSegments(Span<const std::shared_ptr<Segment>> leaving) MT_REQUIRES(files_mutex_);
   // The entry of a segment in the list; no records: it is not to be in it. REQUIRES: set_.mutex held
@@ -222,7 +217,6 @@ class SsdHashTier::Impl {
   const pid_t pid_;
   bool ready_ = false;  // Init succeeded: the files are ours
   InstanceId instance_ = {};
-  uint32_t id_version_ MT_GUARDED_BY(files_mutex_) = 0;               // of "ssd.id"
   std::unique_ptr<SegmentList> list_ MT_PT_GUARDED_BY(files_mutex_);  // null: the tier is not kept
   TierRecovery recovery_;
   std::vector<ColumnSpec> recovered_columns_;

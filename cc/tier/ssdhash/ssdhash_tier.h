@@ -86,7 +86,7 @@ struct SsdHashOptions {
 class SsdHashTier : public Tier {
  public:
   // InvalidArgument for invalid options; the Env's error for the directory; with `recover`: DataLoss with file and offset if a
-  // segment cannot be read, Unimplemented for a newer format.
+  // segment cannot be read, Unimplemented for another format version.
   static Result<std::unique_ptr<SsdHashTier>> Open(SsdHashOptions options);
   ~SsdHashTier() override;
 
