@@ -1,8 +1,9 @@
 """Checks of the values of options, and Option, the base class of all option objects."""
 
-import difflib
 import math
 import numbers
+
+from tf_multitier import _engine
 
 
 def integer(where, value, minimum, maximum=2**63 - 1):
@@ -33,9 +34,7 @@ def did_you_mean(value, known):
     """The end of a message about an unknown name: ": did you mean 'DRAM'?" for 'dram', or "" if no known name is like it."""
     if not isinstance(value, str):
         return ""
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(value.lower(), names, 1)
-    return f": did you mean {names[close[0]]!r}?" if close else ""
+    return _engine.did_you_mean(list(known), value.encode(errors="replace"))
 
 
 def one_of(where, value, known):

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
-#include <numeric>
+#include <utility>
 
 namespace multitier {
 
@@ -85,35 +85,34 @@ const std::vector<Named<KeyType>>& NamesOf<KeyType>() {
 
 namespace {
 
-// How many characters one must insert, delete or change to make one name of the other, whatever their case.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
+constexpr double kLeastLikeness = 0.6;
+
+// From 0 to 1: twice the length of the longest common subsequence, whatever the case, divided by both lengths.
+double Likeness(std::string_view a, std::string_view b) {
+  std::vector<size_t> common(b.size() + 1);
+  for (const char of_a : a) {
+    size_t diagonal = 0;
     for (size_t j = 0; j < b.size(); ++j) {
-      const bool same = std::tolower(static_cast<unsigned char>(a[i])) == std::tolower(static_cast<unsigned char>(b[j]));
-      const size_t changed = diagonal + (same ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+      const bool same = std::tolower(static_cast<unsigned char>(of_a)) == std::tolower(static_cast<unsigned char>(b[j]));
+      const size_t longer = same ? diagonal + 1 : std::max(common[j], common[j + 1]);
+      diagonal = std::exchange(common[j + 1], longer);
     }
   }
-  return row.back();
+  return 2.0 * static_cast<double>(common.back()) / static_cast<double>(a.size() + b.size());
 }
 
 }  // namespace
 
 std::string DidYouMean(const std::vector<std::string>& names, std::string_view found) {
-  const std::string* nearest = nullptr;
-  size_t least = std::max<size_t>(1, found.size() / 3) + 1;
+  const std::string* like = nullptr;
+  double most = 0;
   for (const std::string& name : names) {
-    const size_t distance = Distance(name, found);
-    if (distance >= least || distance >= name.size()) continue;
-    least = distance;
-    nearest = &name;
+    const double likeness = Likeness(name, found);
+    if (likeness < kLeastLikeness || likeness <= most) continue;
+    most = likeness;
+    like = &name;
   }
-  return nearest == nullptr ? "" : StrCat(": did you mean '", *nearest, "'?");
+  return like == nullptr ? "" : StrCat(": did you mean '", *like, "'?");
 }
 
 Status WrongName(std::string_view option, const std::vector<std::string>& names, std::string_view found) {

@@ -15,6 +15,7 @@
 #include "cc/env/instance_dir.h"
 #include "cc/env/unfinished_save.h"
 #include "cc/optimizer/update_rule.h"
+#include "cc/options/names.h"
 #include "cc/options/options.h"
 #include "cc/partition/partition.h"
 #include "cc/python/arrays.h"
@@ -72,6 +73,8 @@ PYBIND11_MODULE(_engine, module) {
   module.def("update_rules", &UpdateRules);
   module.def("check_hyper", &CheckHyper);
   module.def("salvage", &SalvageDirectory);
+  module.def("did_you_mean",
+             [](const std::vector<std::string>& names, const std::string& found) { return DidYouMean(names, found); });
   module.def("describe_options", [] { return py::bytes(DescribeOptions().ToString()); });
   module.def("check_options", &CheckOptions);
   module.def("path_of_name", &InstanceDirectory::PathOfName);
