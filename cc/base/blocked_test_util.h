@@ -44,12 +44,18 @@ inline std::optional<int64_t> SwitchesOfAWaiter(pid_t tid) {
   return switches;
 }
 
+// Whether it is a thread of the kernel for io_uring: an idle one may stay, and runs no code of the process.
+inline bool IsOfTheKernel(pid_t tid) {
+  std::string name;
+  return bool(std::ifstream("/proc/self/task/" + std::to_string(tid) + "/comm") >> name) && name.rfind("iou-", 0) == 0;
+}
+
 // The same of each thread but the calling one; nothing where one of them does not wait.
 inline std::optional<std::map<pid_t, int64_t>> SwitchesOfAllOthers() {
   std::map<pid_t, int64_t> all;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     const pid_t tid = std::atoi(entry.path().filename().c_str());
-    if (tid == ThisThread()) continue;
+    if (tid == ThisThread() || IsOfTheKernel(tid)) continue;
     const std::optional<int64_t> switches = SwitchesOfAWaiter(tid);
     if (!switches) return std::nullopt;
     all[tid] = *switches;
