@@ -100,9 +100,11 @@ def test_a_table_takes_options_by_name_or_as_a_mapping_and_no_other():
         match="storage_sizes: expected an option of a table, found none of that name: did you mean 'storage_size'?",
     ):
         engine.Table(2, storage_sizes=[1])
-    for options in ({"seed": 3}, {"initializer": {"kind": "uniform", "seed": 3}}):
-        with pytest.raises(ValueError, match="seed: expected it once, found it in (options|initializer) "):
-            engine.Table(2, seed=4, options=options)
+    for given in ({"seed": 3}, {"initializer": {"kind": "uniform", "seed": 3}}):
+        with pytest.raises(
+            ValueError, match="seed: expected it once, found it in (options|initializer) "
+        ):
+            engine.Table(2, seed=4, options=given)
     seeds = [engine.Table(2, 0.5, seed=3), engine.Table(2, 0.5)]
     for table in seeds:
         np.testing.assert_array_equal(table.lookup([1]), [[0.5, 0.5]])
