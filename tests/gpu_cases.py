@@ -276,12 +276,21 @@ def test_int32_keys_widen_on_the_gpu(graph, tmp_path):
     with tf.device("/GPU:0"):
         ev = variable("ev", "HBM_DRAM", tmp_path)
         keys = tf.constant([7, -7, 7], tf.int32)
-        values = ops.multitier_lookup(ev.handle, keys)
-        same = ops.multitier_lookup(ev.handle, tf.constant([7, -7, 7], tf.int64))
+        values = ops.multitier_lookup(ev.handle, keys, [])
+        same = ops.multitier_lookup(ev.handle, tf.constant([7, -7, 7], tf.int64), [])
         grads, counts = tf.ones([3, 4]), tf.zeros([0], tf.int64)
         step, rate = tf.constant(1, tf.int64), [tf.constant(0.5)]
         update = ops.multitier_apply(
-            ev.handle, keys, grads, counts, step, rate, "sgd", slot_names=[], slot_initial_values=[]
+            ev.handle,
+            keys,
+            grads,
+            counts,
+            step,
+            rate,
+            [],
+            "sgd",
+            slot_names=[],
+            slot_initial_values=[],
         )
     with soft_session(graph) as session:
         session.run(v1.global_variables_initializer())
@@ -333,7 +342,14 @@ def applied(ev, keys, grads, counts, rate=0.5):
     placed = [v1.placeholder_with_default(value, None) for value in (keys, grads, counts)]
     step = tf.constant(1, tf.int64)
     return ops.multitier_apply(
-        ev.handle, *placed, step, [tf.constant(rate)], "sgd", slot_names=[], slot_initial_values=[]
+        ev.handle,
+        *placed,
+        step,
+        [tf.constant(rate)],
+        [],
+        "sgd",
+        slot_names=[],
+        slot_initial_values=[],
     )
 
 
@@ -389,7 +405,7 @@ def test_a_table_without_hbm_is_refused_by_a_kernel_for_gpus(graph):
         attrs = dict(shape=[0, 4])
         handle = ops.multitier_hbm_embedding_variable_handle(shared_name="ev", **attrs)
         initialize = ops.multitier_initialize(handle, tf.zeros([0, 4]), **attrs)
-        values = ops.multitier_lookup(handle, np.int64([1]))
+        values = ops.multitier_lookup(handle, np.int64([1]), [])
     with soft_session(graph) as session:
         session.run(initialize)
         with pytest.raises(

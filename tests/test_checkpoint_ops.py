@@ -95,8 +95,8 @@ def test_restore_gives_everything_back_whatever_the_partitions(session, tmp_path
         np.testing.assert_array_equal(a, b)
     # The initializer is the checkpoint's, and the count of applies goes on.
     np.testing.assert_array_equal(
-        session.run(ops.multitier_lookup(new[0], keys64([12345]))),
-        session.run(ops.multitier_lookup(old[0], keys64([12345]))),
+        session.run(ops.multitier_lookup(new[0], keys64([12345]), [])),
+        session.run(ops.multitier_lookup(old[0], keys64([12345]), [])),
     )
     manifest = json.loads(session.run(ops.multitier_export_rows(new[0])).manifest)
     assert manifest["applies"] == 3 and manifest["initializer"]["kind"] == "uniform"

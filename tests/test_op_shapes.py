@@ -16,10 +16,10 @@ from op_util import unknown
 def test_shapes_of_lookups_with_known_and_unknown_inputs():
     with tf.Graph().as_default():
         h, anonymous = handle(), unknown(tf.resource)
-        assert ops.multitier_lookup(h, unknown(shape=[2, 3])).shape.as_list() == [2, 3, DIM]
-        assert ops.multitier_lookup(h, unknown(shape=[None])).shape.as_list() == [None, DIM]
-        assert ops.multitier_lookup(h, unknown()).shape.rank is None
-        assert ops.multitier_lookup(anonymous, unknown(shape=[2])).shape.as_list() == [2, None]
+        assert ops.multitier_lookup(h, unknown(shape=[2, 3]), []).shape.as_list() == [2, 3, DIM]
+        assert ops.multitier_lookup(h, unknown(shape=[None]), []).shape.as_list() == [None, DIM]
+        assert ops.multitier_lookup(h, unknown(), []).shape.rank is None
+        assert ops.multitier_lookup(anonymous, unknown(shape=[2]), []).shape.as_list() == [2, None]
         assert sparse(h, [1], [0], 7).shape.as_list() == [7, DIM]
         pooled = ops.multitier_lookup_sparse(
             [anonymous],
@@ -156,7 +156,7 @@ def test_shapes_of_the_other_ops():
         (lambda h: sparse(h, [1, 2], [0], 1), "2 and 1"),
         (lambda h: sparse(h, [1], [0], [1]), "rank 0"),
         (lambda h: sparse(h, [1], [0], 1, combiner="max"), "combiner"),
-        (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1])), "rank 0"),
+        (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1]), []), "rank 0"),
         (
             lambda h: ops.multitier_saved_part(ops.multitier_save_group(), tf.stack([h, h])),
             "rank 0",
@@ -191,13 +191,13 @@ def test_graphs_that_cannot_work_are_refused_when_built(build, message):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda h: ops.multitier_lookup(h, tf.constant([1.0])),
-        lambda h: ops.multitier_lookup(h, tf.constant(["a"])),
-        lambda h: ops.multitier_lookup(h, keys64([1]), dtype=tf.float64),
+        lambda h: ops.multitier_lookup(h, tf.constant([1.0]), []),
+        lambda h: ops.multitier_lookup(h, tf.constant(["a"]), []),
+        lambda h: ops.multitier_lookup(h, keys64([1]), [], dtype=tf.float64),
         lambda h: ops.multitier_embedding_variable_handle(shape=[0, DIM], dtype=tf.float64),
         lambda h: ops.multitier_embedding_variable_handle(shape=[0, DIM], key_dtype=tf.string),
         lambda h: ops.multitier_frequency(h, tf.constant([1.0])),
-        lambda h: ops.multitier_lookup(tf.constant(1.0), keys64([1])),
+        lambda h: ops.multitier_lookup(tf.constant(1.0), keys64([1]), []),
     ],
 )
 def test_dtypes_that_are_not_supported_are_refused_when_built(build):

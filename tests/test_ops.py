@@ -36,7 +36,7 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
     h = handle("user_id")
     assert not session.run(ops.multitier_is_initialized(h))
     for op in (
-        ops.multitier_lookup(h, keys64([1])),
+        ops.multitier_lookup(h, keys64([1]), []),
         ops.multitier_count(h),
         sgd(h, [1], np.ones((1, DIM))),
         sparse(h, [1], [0], 1),
@@ -49,7 +49,7 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
         ops.multitier_removed_since(h, version=0),
         ops.multitier_pop_dropped_rows(h, N=1, column_names=["value"]),
         ops.multitier_last_update(h),
-        ops.multitier_peek(h, keys64([1])),
+        ops.multitier_peek(h, keys64([1]), []),
         ops.multitier_compact(h),
     ):
         with pytest.raises(
@@ -170,7 +170,7 @@ def test_matrix_initializer_gives_row_key_mod_n(session):
     h = handle()
     session.run(initialize(h, matrix=matrix, initializer=dict(kind="matrix", matrix_rows=2)))
     np.testing.assert_array_equal(
-        session.run(ops.multitier_lookup(h, keys64([0, 3, -1]))), matrix[[0, 1, 1]]
+        session.run(ops.multitier_lookup(h, keys64([0, 3, -1]), [])), matrix[[0, 1, 1]]
     )
 
 
@@ -178,12 +178,16 @@ def test_matrix_initializer_gives_row_key_mod_n(session):
 
 
 def test_lookup_of_any_shape_and_key_width_creates_nothing(session, ev):
-    wide = session.run(ops.multitier_lookup(ev, keys64([[1, -2], [3, 1]])))
-    narrow = session.run(ops.multitier_lookup(ev, tf.constant([[1, -2], [3, 1]], tf.int32)))
+    wide = session.run(ops.multitier_lookup(ev, keys64([[1, -2], [3, 1]]), []))
+    narrow = session.run(ops.multitier_lookup(ev, tf.constant([[1, -2], [3, 1]], tf.int32), []))
     np.testing.assert_array_equal(wide, narrow)
     np.testing.assert_array_equal(wide[0, 0], wide[1, 1])
-    assert session.run(ops.multitier_lookup(ev, keys64(5))).shape == (DIM,)
-    assert session.run(ops.multitier_lookup(ev, tf.zeros([0, 3], tf.int64))).shape == (0, 3, DIM)
+    assert session.run(ops.multitier_lookup(ev, keys64(5), [])).shape == (DIM,)
+    assert session.run(ops.multitier_lookup(ev, tf.zeros([0, 3], tf.int64), [])).shape == (
+        0,
+        3,
+        DIM,
+    )
     assert session.run(ops.multitier_count(ev)) == 0
 
 
@@ -191,13 +195,13 @@ def test_lookup_equals_the_engine(session, ev):
     table = engine.Table(dim=DIM, initializer="uniform", a=-1.0, b=1.0, seed=5)
     keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1000)
     np.testing.assert_array_equal(
-        session.run(ops.multitier_lookup(ev, keys64(keys))), table.lookup(keys)
+        session.run(ops.multitier_lookup(ev, keys64(keys), [])), table.lookup(keys)
     )
 
 
 @pytest.mark.parametrize("dtype", [tf.int64, tf.int32])
 def test_repeated_keys_are_updated_once_with_the_sum(session, ev, dtype):
-    lookup = ops.multitier_lookup(ev, keys64([1, 2]))
+    lookup = ops.multitier_lookup(ev, keys64([1, 2]), [])
     before = session.run(lookup)
     session.run(sgd(ev, [1, 1, 1], np.ones((3, DIM)), dtype=dtype))
     np.testing.assert_array_equal(session.run(lookup), [before[0] - np.float32(3.0), before[1]])
@@ -227,7 +231,7 @@ def test_large_batch_over_all_threads_equals_the_engine(session, ev):
         table.apply("sgd", keys, grads, hyper={"learning_rate": 1.0})
     probe = np.arange(20000)
     np.testing.assert_array_equal(
-        session.run(ops.multitier_lookup(ev, keys64(probe))), table.lookup(probe)
+        session.run(ops.multitier_lookup(ev, keys64(probe), [])), table.lookup(probe)
     )
 
 
@@ -262,7 +266,7 @@ def run_apply(session, h, keys, grads, counts=(), step=-1, hyper=(1.0,), **kwarg
     feeds = {unknown(): keys, unknown(tf.float32): grads, unknown(): counts, unknown(): step}
     scalars = {unknown(tf.float32): x for x in hyper}
     attrs = dict(rule="sgd", slot_names=[], slot_initial_values=[]) | kwargs
-    session.run(ops.multitier_apply(h, *feeds, list(scalars), **attrs), feeds | scalars)
+    session.run(ops.multitier_apply(h, *feeds, list(scalars), [], **attrs), feeds | scalars)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +327,7 @@ def test_export_is_sorted_by_key(session, ev):
     exported = session.run(ops.multitier_export(ev))
     assert exported.keys.tolist() == sorted(keys)
     np.testing.assert_array_equal(
-        exported.values, session.run(ops.multitier_lookup(ev, keys64(sorted(keys))))
+        exported.values, session.run(ops.multitier_lookup(ev, keys64(sorted(keys)), []))
     )
     assert exported.versions.tolist() == [3] * 4 and exported.frequencies.tolist() == [1] * 4
 

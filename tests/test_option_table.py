@@ -59,7 +59,7 @@ def test_every_option_of_a_variable_has_a_way_into_its_record():
         evict_option=[options.GlobalStepEvict(5), options.L2WeightEvict(1.0)]
     )
     made = options.record_of("name", given, options.StorageOption())
-    of_the_variable = {"initializer", "read_only", "in_place"}  # variable_scope.py
+    of_the_variable = {"initializer", "initializers", "read_only", "in_place"}  # variable_scope.py
     assert set(made) | of_the_variable == {
         name for name, each in DESCRIPTIONS.items() if each["in_variable"]
     }

@@ -31,7 +31,7 @@ def test_sparse_lookup_equals_stock_pooling(session, ev, combiner, weighted):
     keys = random.integers(0, 20, 30)
     weights = random.uniform(0.1, 1.0, 30).astype(np.float32) if weighted else []
     found = session.run(sparse(ev, keys, rows, 8, weights, combiner))
-    table = session.run(ops.multitier_lookup(ev, keys64(np.arange(20))))
+    table = session.run(ops.multitier_lookup(ev, keys64(np.arange(20)), []))
     ids = tf.SparseTensor(np.stack([rows, np.arange(30)], 1), keys, [8, 30])
     sp_weights = tf.SparseTensor(ids.indices, weights, [8, 30]) if weighted else None
     stock = tf.nn.safe_embedding_lookup_sparse(
@@ -52,7 +52,7 @@ def test_sparse_lookup_of_nothing_is_zeros(session, ev):
 
 
 def test_sparse_lookup_clips_each_value(session, ev):
-    values = session.run(ops.multitier_lookup(ev, keys64([1, 2])))
+    values = session.run(ops.multitier_lookup(ev, keys64([1, 2]), []))
     found = session.run(sparse(ev, [1, 2], [0, 0], 1, max_norm=0.5))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     np.testing.assert_allclose(found[0], (values * np.minimum(1, 0.5 / norms)).sum(0), rtol=1e-5)
@@ -141,7 +141,7 @@ def test_clip_by_norm_is_the_arithmetic_of_max_norm(session, ev):
     np.testing.assert_allclose(
         *session.run([clipped, tf.clip_by_norm(values, 0.5, axes=[-1])]), rtol=1e-6
     )
-    looked_up = ops.multitier_lookup(ev, keys64([1, 2, 3]))
+    looked_up = ops.multitier_lookup(ev, keys64([1, 2, 3]), [])
     one_by_one = sparse(ev, [1, 2, 3], [0, 1, 2], 3, max_norm=0.5)
     np.testing.assert_array_equal(
         *session.run([ops.multitier_clip_by_norm(looked_up, max_norm=0.5), one_by_one])
@@ -169,7 +169,7 @@ def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
     grad = random.standard_normal((5, DIM)).astype(np.float32)
     w = weights if weighted else np.zeros(0, np.float32)
     found = session.run(sparse_grad(ev, keys, rows, grad, w, combiner))
-    values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys))))
+    values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys), [])))
     factors = tf.constant(weights) if weighted else tf.ones([6])
     total = tf.math.unsorted_segment_sum(values * factors[:, None], rows, 5)
     power = {"sum": 0, "mean": 1, "sqrtn": 2}[combiner]

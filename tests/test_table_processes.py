@@ -129,6 +129,7 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
                 tf.constant([], tf.int64),
                 tf.constant(-1, tf.int64),
                 [tf.constant(1.0)],
+                [],
                 rule="sgd",
                 slot_names=[],
                 slot_initial_values=[],
@@ -164,5 +165,5 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
             held[0] == "FailedPreconditionError" and f"in use by process {os.getpid()}" in held[1]
         )
         assert files_of(directory) == before
-        values = session.run(ops.multitier_lookup(handle, tf.constant([1, 2, 3], tf.int64)))
+        values = session.run(ops.multitier_lookup(handle, tf.constant([1, 2, 3], tf.int64), []))
         np.testing.assert_array_equal(values, [[1.0] * 4, [1.0] * 4, [0.0] * 4])

@@ -22,6 +22,7 @@ from tf_multitier import graph_state
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import recomputed
+from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.queries import partition_keys
 from tf_multitier.tensorflow_internals import a_tape_records
@@ -138,15 +139,18 @@ def _order(op, part=0, is_grouped=False):
 
 def _lookup_grad(op, grad):
     of_variable = recomputed.gradient_of_variable(op, grad)
+    no_others = [None] * (len(op.inputs) - 1)
     if of_variable is not None:
-        return of_variable, None
+        return [of_variable, *no_others]
     _refuse_control_flow(op)
     shape = op.outputs[0].shape  # of unknown rank if that of the ids is
     dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
     values = tf.reshape(grad, [-1, dim])
     origins.record_raw(values, keys, values, keys, op.inputs[0], _order(op))
-    return _slices(values, keys, dim), None
+    for tables in op.inputs[2:]:
+        table_numbers.record(keys, tf.reshape(tables, [-1]), op.inputs[0])
+    return [_slices(values, keys, dim), *no_others]
 
 
 def _lookup_sparse_grad(op, grad):

@@ -21,6 +21,7 @@ class GraphState:
     orders: {indices tensor name: (id of the lookup's op, number of its part, whether it is grouped)} for gradients of lookups. They
       sort gradients by the order in which the lookups were built.
     counts: {indices tensor name: occurrence counts, int64 of the same length} for gradients whose keys are distinct.
+    tables: {indices tensor name: table numbers, int64 of the same length} for gradients of lookups with tables (table_numbers.py).
     raw_gradients: {values tensor name: origins.RawGradient}: the unsummed form of a lookup's gradient. The optimizer uses it if
       the values, the indices and the variable are those of the gradient.
     group_sums: {values tensor name: (indices tensor name, keys, sums)}: in a function, the distinct keys and sums of a gradient of
@@ -36,6 +37,7 @@ class GraphState:
         self.partitioned = {}
         self.orders = {}
         self.counts = {}
+        self.tables = {}
         self.raw_gradients = {}
         self.group_sums = {}
         self.tracked_saves = {}

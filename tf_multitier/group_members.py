@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_multitier import key_types
 from tf_multitier import lookup
 from tf_multitier import padding
+from tf_multitier import table_numbers
 from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import StoredParts
@@ -75,6 +76,7 @@ def resolve(param, number):
         try:
             variable = lookup.one_variable(param)
             accessed(variable)
+            table_numbers.checked(variable, keys=None, tables=None)  # a group has none
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{where}: {error}") from None
         if len(variable.parts) == 1 and variable.num_partitions > 1:

@@ -53,6 +53,11 @@ class TableOptions:
             value_dtype=tf.as_dtype(self.handle_attrs["dtype"]).name,
         )
 
+    @functools.cached_property
+    def num_tables(self) -> int:
+        """Entries of the list that is the variable's initializer; 1 if it is no list."""
+        return len(self.table_options["initializers"]) or 1
+
     @property
     def storage_type(self) -> str:
         """Name of the storage type, for example "DRAM_SSDHASH"."""

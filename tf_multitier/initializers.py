@@ -31,12 +31,12 @@ _TRUNCATED = (_v1.truncated_normal_initializer, TruncatedNormalV2)
 DEFAULT_MATRIX_ROWS = 4096
 
 # kind: constant, uniform, normal, truncated_normal, normal_between, debug or matrix. a, b, lower, upper: parameters of the kind, as
-# an initializer of a record of options has them. seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a
+# an initializer of a record of options has them. tables: of a list, for each entry [(first column, InitialValue)]. seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a
 # [rows, dim] tensor.
 InitialValue = collections.namedtuple(
     "InitialValue",
-    ["kind", "a", "b", "seed", "matrix", "rows", "lower", "upper"],
-    defaults=[0.0, 0.0],
+    ["kind", "a", "b", "seed", "matrix", "rows", "lower", "upper", "tables"],
+    defaults=[0.0, 0.0, ()],
 )
 
 
@@ -201,8 +201,8 @@ def initial_value(initializer, name, dim, default_value_dim=None):
     """Maps a TensorFlow initializer to an InitialValue.
 
     Args:
-      initializer: an initializer object or class, a number, a float matrix [N, dim], or None (truncated normal with mean 0 and
-        standard deviation 1, as in DeepRec).
+      initializer: an initializer object or class, a number, a float matrix [N, dim], None (truncated normal with mean 0 and standard
+        deviation 1, as in DeepRec), or a list of tables.
       name: the variable's name, for error messages.
       dim: elements of an embedding.
       default_value_dim: number of rows of the matrix that is drawn, or None (see InitializerOption).
@@ -215,6 +215,8 @@ def initial_value(initializer, name, dim, default_value_dim=None):
         initializer = _TRUNCATED[0]()
     if isinstance(initializer, type):
         initializer = initializer()
+    if isinstance(initializer, (list, tuple)) and not _is_matrix(initializer):
+        return _of_tables(initializer, name, dim, default_value_dim)
     number = _plain_number(initializer)
     if number is not None:
         return _checked(_constant(number), name)
@@ -235,6 +237,57 @@ def initial_value(initializer, name, dim, default_value_dim=None):
     if known is not None and (default_value_dim is None or known.kind == "constant"):
         return _checked(known, name)
     return _matrix_of(initializer, name, default_value_dim or DEFAULT_MATRIX_ROWS, dim)
+
+
+def _is_matrix(rows):
+    """Whether a list is a matrix: each entry is a list of numbers."""
+    return bool(rows) and all(
+        isinstance(row, np.ndarray)
+        or (
+            isinstance(row, (list, tuple))
+            and all(_plain_number(value) is not None for value in row)
+        )
+        for row in rows
+    )
+
+
+def _of_tables(tables, name, dim, default_value_dim):
+    """The InitialValue of a list with an initializer, or a list of pairs (first column, initializer), for each table."""
+    where = f"embedding variable '{name}': initializer"
+    if not tables:
+        raise ValueError(f"{where}: expected an initializer for each table, found an empty list")
+    if default_value_dim is not None:
+        raise ValueError(
+            f"{where}: expected default_value_dim=None with a list of initializers, found {default_value_dim}"
+        )
+    found = []
+    for number, entry in enumerate(tables):
+        its = f"{where}[{number}]"
+        columns = entry if isinstance(entry, (list, tuple)) else [(0, entry)]
+        for pair in columns:
+            is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
+            if not is_pair or not isinstance(pair[0], numbers.Integral):
+                raise TypeError(
+                    f"{its}: expected pairs (first column, initializer), found {pair!r}"
+                )
+        found.append([(int(first), _of_column(each, its, name, dim)) for first, each in columns])
+        firsts = [first for first, _ in found[-1]]
+        if firsts[:1] != [0] or sorted(set(firsts)) != firsts or firsts[-1] >= dim:
+            raise ValueError(
+                f"{its}: expected first columns from 0 on, ascending, below {dim}, found {firsts}"
+            )
+    return _constant(0.0)._replace(tables=found)
+
+
+def _of_column(initializer, where, name, dim):
+    if isinstance(initializer, (list, tuple, np.ndarray)) or initializer is None:
+        raise TypeError(f"{where}: expected an initializer or a number, found {initializer!r}")
+    value = initial_value(initializer, name, dim)
+    if value.kind == "matrix":
+        raise ValueError(
+            f"{where}: expected a number or a uniform, normal, truncated normal, constant or debug initializer, found {initializer!r}"
+        )
+    return value
 
 
 def absent_value(initializer, what, name):
@@ -264,6 +317,19 @@ def initializer_record(value, seed):
     }
     bounds = {"lower": value.lower, "upper": value.upper} if value.kind == "normal_between" else {}
     return record | {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
+
+
+def tables_record(value, seed):
+    """The option `initializers` of a record from an InitialValue. seed: of the variable."""
+    return [
+        {
+            "columns": [
+                {"first_column": first, "initializer": initializer_record(each, seed)}
+                for first, each in columns
+            ]
+        }
+        for columns in value.tables
+    ]
 
 
 def _checked(value, name):

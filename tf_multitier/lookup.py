@@ -26,6 +26,7 @@ from tf_multitier import gradients
 from tf_multitier import lookup_routes
 from tf_multitier import padding
 from tf_multitier import placement
+from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import only_parts
@@ -39,6 +40,9 @@ from tf_multitier.queries import colocated
 from tf_multitier.queries import lookup_values
 from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
+from tf_multitier.sparse_ids import check_sparse
+from tf_multitier.sparse_ids import from_ragged
+from tf_multitier.sparse_ids import one_a_key
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -95,6 +99,7 @@ def embedding_lookup(
     training: bool = True,
     output_dtype: typing.Any = None,
     padding_idx: int | None = None,
+    tables: typing.Any = None,
 ) -> typing.Any:
     """Looks up the values of keys. Source: `tf.nn.embedding_lookup`.
 
@@ -107,6 +112,8 @@ def embedding_lookup(
       output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's.
       padding_idx: an id that is padding, for example -1: it reads as zeros, and has no row, no count and no gradient. None: every
         id is a key.
+      tables: integers of the shape of the ids: which entry of the list that is the variable's `initializer` each id has. A variable
+        with more than one entry needs them. An id without a row that occurs twice has that of its first occurrence.
 
     Returns:
       ids.shape + [embedding_dim], in output_dtype. A key without a row reads as its initial value. The lookup creates no key.
@@ -114,9 +121,11 @@ def embedding_lookup(
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       NotImplementedError: the call is in a tf.function with jit_compile=True.
-      TypeError: the ids are not integers, max_norm is not a number, training is no bool, padding_idx is no integer, or output_dtype
-        is no type of values.
-      ValueError: variable is a list of parts, max_norm is negative, or padding_idx is no key of the key_dtype.
+      TypeError: the ids or tables are not integers, max_norm is not a number, training is no bool, padding_idx is no integer, or
+        output_dtype is no type of values.
+      ValueError: variable is a list of parts, max_norm is negative, padding_idx is no key of the key_dtype, or tables are missing or of
+        another shape.
+      tf.errors.InvalidArgumentError, when run: a table number is out of range.
     """
     variable = one_variable(variable)
     max_norm = max_norm_attribute(max_norm)
@@ -124,9 +133,9 @@ def embedding_lookup(
     padding_key = _padding_key(variable, padding_idx)
     with tf.name_scope(name or "embedding_lookup"):
         if padding_key is not None:
-            values = _padded_values(variable, ids, padding_key, max_norm, training)
+            values = _padded_values(variable, ids, padding_key, max_norm, training, tables)
             return as_type(values, output_dtype)
-        values = lookup_values(variable, ids, training)
+        values = lookup_values(variable, ids, training, tables)
         if max_norm >= 0:
             values = placement.clip_by_norm(variable, values, max_norm)
         return as_type(values, output_dtype)
@@ -137,15 +146,16 @@ def _padding_key(variable, padding_idx):
     return padding.key_of(variable.key_dtype, padding_idx, where)
 
 
-def _padded_values(variable, ids, padding_key, max_norm, training):
+def _padded_values(variable, ids, padding_key, max_norm, training, tables):
     """float32 values of ids of any shape, with zeros for padding: sums over rows that have one id or none."""
     accessed(variable)
     keys = as_keys(variable, ids)
+    tables = [tf.reshape(each, [-1]) for each in table_numbers.checked(variable, keys, tables)]
     flat = tf.reshape(keys, [-1])
     count = tf.size(flat, tf.int64)
-    its_keys, rows = padding.without(padding_key, flat, tf.range(count))
+    its_keys, rows, *tables = padding.without(padding_key, flat, tf.range(count), *tables)
     max_norm = None if max_norm < 0 else max_norm
-    values = _pool(variable, its_keys, rows, None, count, "sum", max_norm, training)
+    values = _pool(variable, its_keys, rows, None, count, "sum", max_norm, training, tables)
     values = tf.reshape(values, tf.concat([tf.shape(keys), [variable.embedding_dim]], 0))
     values.set_shape(keys.shape.concatenate([variable.embedding_dim]))
     return values
@@ -156,60 +166,7 @@ def as_type(values, dtype):
     return values if dtype == tf.float32 else tf.cast(values, dtype)
 
 
-def from_ragged(ids, weights):
-    """Converts ragged ids [batch, (any)] and weights to SparseTensors with the same rows and order. Other ids are returned unchanged."""
-    if not isinstance(ids, tf.RaggedTensor):
-        return ids, weights
-    if weights is not None and not isinstance(weights, tf.RaggedTensor):
-        raise TypeError(
-            f"weights: expected a RaggedTensor as the ids are, or None, found {type(weights).__name__}"
-        )
-    if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
-        raise ValueError(
-            f"ragged ids: expected shape [batch, (any)], found {ids.shape}: merge their inner dimensions, "
-            "ids.merge_dims(1, -1)"
-        )
-    rows = ids.value_rowids()
-    columns = tf.range(ids.row_splits[-1]) - tf.gather(ids.row_starts(), rows)
-    indices = tf.cast(tf.stack([rows, columns], 1), tf.int64)
-    shape = tf.cast(ids.bounding_shape(), tf.int64)
-    shape.set_shape([2])
-    return (
-        tf.SparseTensor(indices, ids.values, shape),
-        None if weights is None else tf.SparseTensor(indices, weights.flat_values, shape),
-    )
-
-
-def _check_sparse(sp_ids, sp_weights):
-    if not isinstance(sp_ids, tf.SparseTensor):
-        raise TypeError(f"sp_ids: expected a SparseTensor, found {type(sp_ids).__name__}")
-    if sp_weights is None:
-        return
-    if not isinstance(sp_weights, tf.SparseTensor):
-        raise TypeError(
-            f"sp_weights: expected a SparseTensor or None, found {type(sp_weights).__name__}"
-        )
-    if not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
-        raise ValueError(
-            f"sp_weights: expected {sp_ids.values.shape[0]} values, one for each of sp_ids, found "
-            f"{sp_weights.values.shape[0]}"
-        )
-
-
-def one_a_key(weights, keys):
-    """`weights`, with a check that there is one for each key. When run, a mismatch is InvalidArgument before any use of the weights."""
-    if weights.shape.is_fully_defined() and weights.shape == keys.shape:
-        return weights
-    found, expected = tf.size(weights, tf.int64), tf.size(keys, tf.int64)
-    check = tf.raw_ops.Assert(
-        condition=tf.equal(found, expected),
-        data=["sparse lookup: expected as many weights as keys: ", expected, ", found ", found],
-    )
-    with tf.control_dependencies([check]):
-        return tf.identity(weights)
-
-
-def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
+def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, tables):
     """Pools the values of keys by row: float32 [batch, dim].
 
     Args:
@@ -217,12 +174,13 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
       rows: int64 [n], nondecreasing: the row of each key.
       weights: float32 [n] or None.
       batch: int64 scalar: number of rows.
+      tables: a list with the table numbers, int64 [n], or without.
     """
     one_of("combiner", combiner, COMBINERS)
     max_norm = max_norm_attribute(max_norm)
     training = training_attribute(training)
     parts = variable.parts
-    if len({part.device for part in parts}) == 1:
+    if not tables and len({part.device for part in parts}) == 1:
         with colocated(parts[0]):
             no_weights = tf.zeros([0], tf.float32) if weights is None else weights
             return ops.multitier_lookup_sparse(
@@ -237,7 +195,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
                 max_norm=max_norm,
                 training=training,
             )
-    # The parts are on several devices, so one op cannot take all handles. Unsorted segment sums also add in order of occurrence.
+    # The parts are on several devices, so one op cannot take all handles; or there are tables, which it does not take. Unsorted segment sums also add in order of occurrence.
     if weights is not None:
         weights = one_a_key(weights, keys)
     values = embedding_lookup(
@@ -246,6 +204,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
         max_norm=None if max_norm < 0 else max_norm,
         training=training,
         output_dtype=tf.float32,
+        tables=tables[0] if tables else None,
     )
     factors = tf.ones(tf.shape(keys), tf.float32) if weights is None else weights
     if weights is not None:
@@ -270,6 +229,7 @@ def embedding_lookup_sparse(
     training: bool = True,
     output_dtype: typing.Any = None,
     padding_idx: int | None = None,
+    tables: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids and pools their embeddings by row.
 
@@ -287,6 +247,7 @@ def embedding_lookup_sparse(
       output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's. The sums are float32, and are rounded
         once.
       padding_idx: an id that is padding, for example -1: its entries, with their weights, count as absent. None: every id is a key.
+      tables: integers [n], one for each of the n values of sp_ids: see embedding_lookup.
 
     Returns:
       [batch, embedding_dim], in output_dtype. A row without ids is zeros.
@@ -304,14 +265,15 @@ def embedding_lookup_sparse(
     padding_key = _padding_key(variable, padding_idx)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
-    _check_sparse(sp_ids, sp_weights)
+    check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
         raise ValueError(f"sp_ids: expected rank 2, found rank {rank}")
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys, rows = as_keys(variable, sp_ids.values), sp_ids.indices[:, 0]
         weights = None if sp_weights is None else tf.cast(sp_weights.values, tf.float32)
-        keys, rows, weights = _without_padding(padding_key, keys, rows, weights)
+        tables = table_numbers.checked(variable, keys, tables)
+        keys, rows, weights, *tables = _without_padding(padding_key, keys, rows, weights, *tables)
         pooled = _pool(
             variable,
             keys,
@@ -321,17 +283,18 @@ def embedding_lookup_sparse(
             combiner or "mean",
             max_norm,
             training,
+            tables,
         )
         return as_type(pooled, output_dtype)
 
 
-def _without_padding(padding_key, keys, rows, weights):
-    """Keys [n], their rows [n] and weights [n] or None, without padding."""
+def _without_padding(padding_key, keys, rows, weights, *tables):
+    """Keys [n], their rows [n], weights [n] or None, and perhaps tables [n], without padding."""
     if padding_key is None:
-        return keys, rows, weights
+        return keys, rows, weights, *tables
     if weights is not None:
         weights = one_a_key(weights, keys)  # before a choice among keys
-    return padding.without(padding_key, keys, rows, weights)
+    return padding.without(padding_key, keys, rows, weights, *tables)
 
 
 def safe_embedding_lookup_sparse(
@@ -345,6 +308,7 @@ def safe_embedding_lookup_sparse(
     training: bool = True,
     output_dtype: typing.Any = None,
     padding_idx: int | None = None,
+    tables: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids of any rank, pools over the last dimension, and fills empty rows with a default key.
 
@@ -356,7 +320,7 @@ def safe_embedding_lookup_sparse(
       sp_ids: SparseTensor of integers [d_0, ..., d_n], indices in row-major order; or a RaggedTensor [batch, (any)].
       sp_weights: floats with the same indices as sp_ids, in the same type of tensor. None: all weights are 1. Entries with a weight
         <= 0 are dropped, unless the combiner is "sum".
-      combiner, max_norm, name, training, output_dtype, padding_idx: see embedding_lookup_sparse.
+      combiner, max_norm, name, training, output_dtype, padding_idx, tables: see embedding_lookup_sparse.
       default_id: one integer: the key whose embedding an empty row gets and trains. A row of padding is empty. None: zeros.
 
     Returns:
@@ -364,14 +328,19 @@ def safe_embedding_lookup_sparse(
 
     Raises:
       See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer, and
-      tf.errors.InvalidArgumentError if it is padding_idx.
+      tf.errors.InvalidArgumentError if it is padding_idx. ValueError if it is given with tables.
     """
     variable = one_variable(variable)
+    if default_id is not None and tables is not None:
+        raise ValueError(
+            f"embedding variable '{variable.variable_name}': default_id: expected None with tables, found {default_id!r}: it has no "
+            "table number; fill empty rows before the lookup"
+        )
     output_dtype = output_type(variable, output_dtype)
     padding_key = _padding_key(variable, padding_idx)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
-    _check_sparse(sp_ids, sp_weights)
+    check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
     with tf.name_scope(name or "embedding_lookup"):
         shape = sp_ids.dense_shape
@@ -388,10 +357,13 @@ def safe_embedding_lookup_sparse(
             rows = flat.indices[:, 0]
         if weights is not None:
             weights = one_a_key(weights, keys)  # before a mask of weights would choose among keys
-        keys, rows, weights = _without_padding(padding_key, keys, rows, weights)
+        tables = table_numbers.checked(variable, keys, tables)
+        keys, rows, weights, *tables = _without_padding(padding_key, keys, rows, weights, *tables)
         if weights is not None and combiner != "sum":
             kept = weights > 0
-            keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))
+            keys, rows, weights, *tables = (
+                tf.boolean_mask(x, kept) for x in (keys, rows, weights, *tables)
+            )
         if default_id is not None:
             default_key = one_key(
                 as_keys(variable, default_id, "default_id"),
@@ -400,7 +372,7 @@ def safe_embedding_lookup_sparse(
             if padding_key is not None:
                 default_key = _other_than_padding(default_key, padding_key, variable)
             keys, rows, weights = fill_empty_rows(keys, rows, weights, batch, default_key)
-        pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
+        pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, tables)
         pooled = as_type(pooled, output_dtype)
         if rank == 2:
             return pooled

@@ -16,6 +16,7 @@ from tf_multitier import eager
 from tf_multitier import keras_tracking
 from tf_multitier import key_types
 from tf_multitier import strategies
+from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.key_types import as_keys
 from tf_multitier.options import value_type
@@ -43,7 +44,7 @@ def partition_keys(keys, num_partitions):
     return ops.multitier_partition_keys(keys, num_partitions=num_partitions)
 
 
-def route(parts, keys, read, tail_shape=(), place=colocated):
+def route(parts, keys, read, tail_shape=(), place=colocated, tables=()):
     """Calls `read(part, keys of that part)` for each part and puts the results back in the order of `keys`.
 
     Args:
@@ -51,6 +52,7 @@ def route(parts, keys, read, tail_shape=(), place=colocated):
       keys: int64, any shape.
       read: function of a part and int64 keys [m] (keys of any shape if there is one part). It returns keys.shape + tail_shape.
       tail_shape: static shape of the result for one key.
+      tables: no or one tensor shaped as `keys`. read gets its elements after those of the keys.
       place: the context for the ops of a part. A gradient passes `on_device_of`: its lookup was checked.
 
     Returns:
@@ -58,13 +60,14 @@ def route(parts, keys, read, tail_shape=(), place=colocated):
     """
     if len(parts) == 1:
         with place(parts[0]):
-            return read(parts[0], keys)
+            return read(parts[0], keys, *tables)
     flat = tf.reshape(keys, [-1])
     positions, part_keys = partition_keys(flat, len(parts))
     answers = []
-    for part, its_keys in zip(parts, part_keys):
+    for part, its_keys, its_positions in zip(parts, part_keys, positions):
+        its_tables = [tf.gather(tf.reshape(each, [-1]), its_positions) for each in tables]
         with place(part):
-            answers.append(read(part, its_keys))
+            answers.append(read(part, its_keys, *its_tables))
     merged = tf.dynamic_stitch(positions, answers)
     merged = tf.reshape(
         merged, tf.concat([tf.shape(keys), tf.constant(tail_shape, tf.int32, [len(tail_shape)])], 0)
@@ -111,13 +114,14 @@ def typed(variable, values):
     return values if variable.dtype == tf.float32 else tf.cast(values, variable.dtype)
 
 
-def lookup_values(variable, ids, training=True):
+def lookup_values(variable, ids, training=True, tables=None):
     """The values of keys, each read from the part that owns it.
 
     Args:
       variable: an embedding variable, whole, partitioned, or a part of one.
       ids: integers of any shape; every one is a key.
       training: False: a key without a row reads as `eval_initializer` says.
+      tables: integers of the shape of ids, or None: see lookup.embedding_lookup.
 
     Returns:
       float32 ids.shape + [embedding_dim], whatever the variable's type. A key without a row reads as its initial value; no key is
@@ -125,15 +129,19 @@ def lookup_values(variable, ids, training=True):
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
-      TypeError: for ids that are not integers.
+      TypeError, ValueError: for ids that are not integers, and those of table_numbers.checked.
     """
     training = training_attribute(training)
     accessed(variable)
+    keys = as_keys(variable, ids)
     return route(
         variable.parts,
-        as_keys(variable, ids),
-        lambda part, keys: ops.multitier_lookup(part.handle, keys, training=training),
+        keys,
+        lambda part, keys, *tables: ops.multitier_lookup(
+            part.handle, keys, tables, training=training
+        ),
         (variable.embedding_dim,),
+        tables=table_numbers.checked(variable, keys, tables),
     )
 
 
@@ -272,20 +280,23 @@ class Queries:
             )
         return tf.cast(value, tf.int64)
 
-    def peek(self, ids: typing.Any, name: str = "peek") -> tf.Tensor:
+    def peek(self, ids: typing.Any, name: str = "peek", tables: typing.Any = None) -> tf.Tensor:
         """Reads values without side effects. For tools that inspect a variable while it is in use.
 
         No row moves between tiers, no row counts as used, the statistics of lookups do not change, and there is no gradient.
+        tables: see `tf_multitier.lookup.embedding_lookup`.
 
         Returns:
           ids.shape + [embedding_dim] in the variable's dtype: the values that a lookup returns.
         """
         with tf.name_scope(name):
+            keys = as_keys(self, ids)
             values = route(
                 self.parts,
-                as_keys(self, ids),
-                lambda p, k: ops.multitier_peek(p.handle, k),
+                keys,
+                lambda p, k, *t: ops.multitier_peek(p.handle, k, t),
                 (self.embedding_dim,),
+                tables=table_numbers.checked(self, keys, tables),
             )
             return typed(self, values)
 

@@ -58,7 +58,7 @@ def stand_in(variable):
     if not isinstance(no_keys, EagerTensor):
         shape = tf.TensorShape(None)
         no_keys = tf.raw_ops.PlaceholderWithDefault(input=no_keys, shape=shape, name=_NO_KEYS)
-    return ops.multitier_lookup(variable.handle, no_keys)
+    return ops.multitier_lookup(variable.handle, no_keys, [])
 
 
 def _is_stand_in(keys):

@@ -23,6 +23,7 @@ from tf_multitier import key_types
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import rules
+from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_scope
@@ -220,7 +221,7 @@ def _update_of(variable, g, step, hyper, columns, rule, scope):
             rule,
         )
     with placement.apart_from(variable, scope):
-        keys, grads, counts, before = unsummed(g, handle)
+        keys, grads, counts, tables, before = unsummed(g, handle)
         keys = key_types.to_int64(keys)
         hyper = [tf.cast(h, tf.float32) for h in hyper]
     with tf.control_dependencies(before):
@@ -231,6 +232,7 @@ def _update_of(variable, g, step, hyper, columns, rule, scope):
             counts,
             step,
             hyper,
+            tables,
             slot_names=columns,
             **rule,
         )
@@ -462,13 +464,14 @@ def unsummed(g, handle):
       handle: the handle of the variable that is updated.
 
     Returns:
-      (keys int64 [n], grads float32 [n, dim], counts int64 [n], or [0] if each entry is one occurrence, operations to run before
-      the update).
+      (keys int64 [n], grads float32 [n, dim], counts int64 [n], or [0] if each entry is one occurrence, table numbers as
+      table_numbers.of_gradient gives them, operations to run before the update).
     """
     if isinstance(g.values, EagerTensor):
         raw = origins.eager_raw(g.values, g.indices, handle)
         keys, grads = (g.indices, g.values) if raw is None else (raw.keys, raw.grads)
-        return keys, grads, tf.zeros([0], tf.int64), []
+        tables = table_numbers.of_gradient([g.indices], handle)
+        return keys, grads, tf.zeros([0], tf.int64), tables, []
     state = graph_state.state_of(g.values.graph)
     before = []
     leaves = _leaves(g.values, g.indices, handle, state, before)
@@ -483,4 +486,5 @@ def unsummed(g, handle):
     else:
         all_counts = tf.concat([_ones(k) if c is None else c for k, c in zip(keys, counts)], 0)
     join = lambda parts: parts[0] if len(parts) == 1 else tf.concat(parts, 0)
-    return join(keys), join(grads), all_counts, before
+    tables = table_numbers.of_gradient(keys, handle)
+    return join(keys), join(grads), all_counts, tables, before

@@ -138,6 +138,7 @@ def _make(
     values = {
         **options.record_of(full_name, option, storage, seed),
         "initializer": initializers.initializer_record(value, seed),
+        "initializers": initializers.tables_record(value, seed),
         "read_only": is_read_only(),
         "in_place": is_in_place() and storage.keep,
     }
@@ -287,7 +288,9 @@ def get_embedding_variable(
         Slots are float32, and updates compute in float32. Lookups give this type unless they are asked for another. Values of 16
         bits need a storage type without HBM.
       initializer: a TensorFlow initializer. None: the scope's; if it has none, truncated normal with mean 0 and standard deviation
-        1. An initializer in InitializerOption takes precedence. The initial value of a key depends only on the key, the seed and
+        1. A list has an entry for each of up to 65,535 tables that share the variable's rows: an initializer or a number, or a list of
+        (first column, initializer), the first from column 0. Lookups then say with `tables` which entry each id has. A column of a key
+        begins as with that column's initializer alone. Rows do not store their entry. An initializer in InitializerOption takes precedence. The initial value of a key depends only on the key, the seed and
         the initializer. If the initializer has no seed, the seed is derived from the graph's seed (eagerly, that of
         `tf.random.set_seed`) and the variable's full name.
       trainable: whether the variable joins TRAINABLE_VARIABLES. `serving.read_only()` makes variables that cannot be trained.

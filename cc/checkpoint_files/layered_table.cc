@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -27,38 +28,45 @@ class LayeredTable : public TableFront {
 
   const AbsentValues& absent_values() const override { return layer_->absent_values(); }
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t*, int64_t stride, ReadFor reason) override {
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t*, int64_t stride, ReadFor reason,
+                Span<const uint16_t> tables) override {
     if (stride == 0) stride = layer_->dim();
-    MT_RETURN_IF_ERROR(Read(keys, layer_->dim(), stride, out,
-                            [&](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t row_stride) {
-                              return table->Lookup(some, rows, executor, nullptr, row_stride, reason);
-                            }));
-    if (reason == ReadFor::kTraining || removed_.empty()) return OkStatus();
-    const ScopedIeeeArithmetic ieee;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      float* const value = out + static_cast<int64_t>(i) * stride;
-      if (removed_.count(keys[i]) != 0) absent_values().Fill(reason, &keys[i], 1, &value);
-    }
+    MT_RETURN_IF_ERROR(Read(
+        keys, layer_->dim(), stride, out,
+        [&](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t row_stride, Span<const uint16_t> its) {
+          return table->Lookup(some, rows, executor, nullptr, row_stride, reason, its);
+        },
+        tables));
+    FillRemoved(keys, tables, reason, stride, out);
     return OkStatus();
   }
-  Status Peek(Span<const int64_t> keys, float* out) override {
-    return Read(keys, layer_->dim(), layer_->dim(), out,
-                [](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t) { return table->Peek(some, rows); });
+  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) override {
+    MT_RETURN_IF_ERROR(Read(
+        keys, layer_->dim(), layer_->dim(), out,
+        [](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t, Span<const uint16_t> its) {
+          return table->Peek(some, rows, its);
+        },
+        tables));
+    FillRemoved(keys, tables, ReadFor::kTraining, layer_->dim(), out);
+    return OkStatus();
   }
   Status Frequency(Span<const int64_t> keys, int64_t* out) override {
-    return Read(keys, 1, 1, out, [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t) {
-      return table->Frequency(some, found);
-    });
+    return Read(keys, 1, 1, out,
+                [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
+                  return table->Frequency(some, found);
+                });
   }
   Status Version(Span<const int64_t> keys, int64_t* out) override {
-    return Read(keys, 1, 1, out, [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t) {
-      return table->Version(some, found);
-    });
+    return Read(keys, 1, 1, out,
+                [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
+                  return table->Version(some, found);
+                });
   }
   Status LookupTier(Span<const int64_t> keys, int32_t* out) override {
-    MT_RETURN_IF_ERROR(Read(keys, 1, 1, out, [](EmbeddingTable* table, Span<const int64_t> some, int32_t* found, int64_t) {
-      return table->LookupTier(some, found);
-    }));
+    MT_RETURN_IF_ERROR(Read(keys, 1, 1, out,
+                            [](EmbeddingTable* table, Span<const int64_t> some, int32_t* found, int64_t, Span<const uint16_t>) {
+                              return table->LookupTier(some, found);
+                            }));
     for (size_t i = 0; i < keys.size() && !removed_.empty(); ++i) {
       if (removed_.count(keys[i]) != 0) out[i] = -1;
     }
@@ -86,7 +94,8 @@ class LayeredTable : public TableFront {
     absent.frequencies.assign(keys.size(), 0);
     absent.versions.assign(keys.size(), -1);
     absent.data.resize(keys.size() * static_cast<size_t>(layer_->dim()));
-    MT_RETURN_IF_ERROR(layer_->Peek(keys, absent.data.data()));
+    const std::vector<uint16_t> tables(keys.size(), 0);  // with several, FillRemoved reads them anew
+    MT_RETURN_IF_ERROR(layer_->Peek(keys, absent.data.data(), tables));
     MT_RETURN_IF_ERROR(layer_->Import(absent));
     removed_.insert(keys.begin(), keys.end());
     if (removed != nullptr) *removed = before - TotalCount();
@@ -165,24 +174,43 @@ class LayeredTable : public TableFront {
     return layer_->LookupTier(keys, tiers->data());
   }
 
-  // Calls read(table, keys, out, stride) for the keys of the layer and for those of the table below.
+  // What keys that the layer has removed read, where their rows in the layer do not say so: in evaluation, and with several
+  // tables, those of their first occurrences.
+  void FillRemoved(Span<const int64_t> keys, Span<const uint16_t> tables, ReadFor reason, int64_t stride, float* out) const {
+    const bool has_tables = absent_values().have_tables();
+    if (removed_.empty() || (reason == ReadFor::kTraining && !has_tables)) return;
+    const ScopedIeeeArithmetic ieee;
+    std::unordered_map<int64_t, uint16_t> first;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (removed_.count(keys[i]) == 0) continue;
+      const uint16_t table = has_tables ? first.emplace(keys[i], tables[i]).first->second : uint16_t{0};
+      float* const value = out + static_cast<int64_t>(i) * stride;
+      absent_values().Fill(reason, &keys[i], &table, 1, &value);
+    }
+  }
+
+  // Calls read(table, keys, out, stride, tables) for the keys of the layer and for those of the table below.
   template <typename T, typename ReadSome>
-  Status Read(Span<const int64_t> keys, int64_t width, int64_t stride, T* out, const ReadSome& read) const {
+  Status Read(Span<const int64_t> keys, int64_t width, int64_t stride, T* out, const ReadSome& read,
+              Span<const uint16_t> tables = {}) const {
     std::vector<int32_t> tiers;
     MT_RETURN_IF_ERROR(InLayer(keys, &tiers));
     const auto in_layer = [](int32_t tier) { return tier >= 0; };
-    if (std::none_of(tiers.begin(), tiers.end(), in_layer)) return read(below_.get(), keys, out, stride);
+    if (std::none_of(tiers.begin(), tiers.end(), in_layer)) return read(below_.get(), keys, out, stride, tables);
     for (const bool of_layer : {false, true}) {
       std::vector<int64_t> some;
+      std::vector<uint16_t> its;
       std::vector<size_t> places;
       for (size_t i = 0; i < keys.size(); ++i) {
         if (in_layer(tiers[i]) != of_layer) continue;
         some.push_back(keys[i]);
+        if (!tables.empty()) its.push_back(tables[i]);
         places.push_back(i);
       }
       if (some.empty()) continue;
       std::vector<T> found(some.size() * static_cast<size_t>(width));
-      MT_RETURN_IF_ERROR(read(of_layer ? layer_.get() : below_.get(), Span<const int64_t>(some), found.data(), width));
+      MT_RETURN_IF_ERROR(read(of_layer ? layer_.get() : below_.get(), Span<const int64_t>(some), found.data(), width,
+                              Span<const uint16_t>(its)));
       for (size_t i = 0; i < places.size(); ++i) {
         std::copy_n(found.begin() + static_cast<int64_t>(i) * width, width, out + static_cast<int64_t>(places[i]) * stride);
       }

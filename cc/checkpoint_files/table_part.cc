@@ -54,7 +54,7 @@ Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype) {
     return InvalidArgumentError("initializer: matrix_rows: expected ", is_matrix ? StrCat("1 to ", kMostCount) : "0",
                                 ", found ", spec.matrix_rows);
   }
-  return is_matrix ? OkStatus() : Initializer::Create(spec, dim, dtype).status();
+  return is_matrix ? OkStatus() : InitializerSet::Create(spec, dim, dtype).status();
 }
 
 int64_t Manifest::row_elements() const {
@@ -91,6 +91,7 @@ std::string Manifest::ToJson() const {
     out.Set("num_removed", Json::Int(num_removed));
   }
   if (has_initializer) out.Set("initializer", InitializerToJson(initializer));
+  if (initializer.tables != nullptr) out.Set("initializers", InitializersToJson(initializer));
   if (linked.empty()) return out.ToString();
   Json linked_list = Json::Array();
   for (const Linked& one : linked) {
@@ -156,6 +157,9 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   if (out.has_initializer) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
     MT_ASSIGN_OR_RETURN(out.initializer, InitializerFromJson(*init));
+    if (const Json* list = json.Find("initializers"); list != nullptr) {
+      MT_RETURN_IF_ERROR(InitializersFromJson(*list, &out.initializer));
+    }
     // Frozen rows are read as float32.
     const DType dtype = out.frozen ? DType::kFloat32 : out.columns[0].dtype;
     MT_RETURN_IF_ERROR(CheckInitializer(out.initializer, out.dim(), dtype));

@@ -26,7 +26,7 @@ Status HbmTable::Apply(const ApplyRequest& request, Executor*) {
   }
   std::vector<uint32_t> slot_offsets;
   MT_RETURN_IF_ERROR(below_->CheckApply(request, &slot_offsets));
-  return RunGrowing(request.keys, nullptr, [&](Operation* op) { return FinishApply(op, request); });
+  return RunGrowing({request.keys, request.tables}, nullptr, [&](Operation* op) { return FinishApply(op, request); });
 }
 
 Status HbmTable::CheckApply(const ApplyRequest& request) const {
@@ -157,6 +157,10 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   MT_RETURN_IF_ERROR(Synchronize(op));
   std::vector<int64_t> keys, counts, others, other_counts;
   std::vector<float> grads;
+  std::vector<uint16_t> tables;
+  for (const uint32_t i : absent) {
+    if (!op->missed_tables.empty()) tables.push_back(op->missed_tables[i]);
+  }
   for (size_t i = 0, next = 0; i < distinct; ++i) {
     const bool is_absent = next < absent.size() && list[absent[next]] == i;  // both lists ascend
     (is_absent ? keys : others).push_back(all_keys[i]);
@@ -176,6 +180,7 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   below.grads = grads.data();
   below.distinct = true;
   below.places = {};
+  below.tables = tables;
   below.version_set = version;
   const Status status = below_->Apply(below);
   if (!status.ok()) below_->CountInFilter(others, other_counts, /*take_back=*/true);
@@ -225,6 +230,18 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
   return broken();
 }
 
+// Each missed key has a row, or a table. REQUIRES: CopyOutMisses
+Status HbmTable::CheckMissedTables(const Operation& op) const {
+  if (!below_->absent_values().have_tables()) return OkStatus();
+  for (uint32_t i = 0; i < op.counted->misses; ++i) {
+    const auto* header = reinterpret_cast<const DeviceRowHeader*>(op.staged_below + i * table_->stride());
+    if ((header->flags & device::kRowProvisional) == 0) continue;
+    if (!op.missed_tables.empty() && op.missed_tables[i] != kNoTable) continue;
+    return UnknownTable(options().name, below_->absent_values().initial().tables(), op.missed_keys[i]);
+  }
+  return OkStatus();
+}
+
 Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const ApplyRequest& request) {
   Gradients gradients;
   MT_RETURN_IF_ERROR(Sum(op, grads, request, &gradients));
@@ -245,6 +262,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
+  MT_RETURN_IF_ERROR(CheckMissedTables(*op));
   ReleasePinsInTime();
   if (AsksForRows(op, /*creates=*/true)) return OkStatus();
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));

@@ -90,11 +90,12 @@ class DeviceCaller {
   }
 
   // The training without a plan.
-  Status Apply(const Training& training, HbmTable* table, bool is_int32 = false) {
+  Status Apply(const Training& training, HbmTable* table, bool is_int32 = false, std::vector<uint16_t> tables = {}) {
     MT_RETURN_IF_ERROR(table->AddSlots(SlotColumns(*training.rule, table->dim())));
     DeviceApply apply;
     apply.table = table;
     apply.keys = Keys(training.keys, is_int32);
+    apply.tables = std::move(tables);
     apply.grads = memory_.Up(training.grads);
     if (!training.counts.empty()) apply.counts = memory_.Up(training.counts);
     apply.request = RequestOf(training);

@@ -54,7 +54,7 @@ Status LookUpMember(DevicePlan::State::Member* member, bool training) {
   MemberOutput* const output = member->output.get();
   SoleOutput alone(output);
   std::shared_ptr<Operation> op;
-  MT_RETURN_IF_ERROR(output->table()->LookupTo(HbmTable::BatchKeys(output->keys()), &alone, output->reason(),
+  MT_RETURN_IF_ERROR(output->table()->LookupTo(HbmTable::BatchKeys(output->keys(), output->tables()), &alone, output->reason(),
                                                training ? &op : nullptr, member->number));
   member->op = std::move(op);
   if (!training) return OkStatus();
@@ -134,6 +134,7 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
     state->members.emplace_back();
     state->members.back().output = std::make_unique<MemberOutput>(member);
     if (status.ok()) status = state->members.back().output->Validate();
+    if (status.ok()) status = member.table->CheckTables(member.tables, static_cast<size_t>(member.keys.n));
     if (!status.ok()) return done(status);
   }
   if (members.empty()) return done(OkStatus());
@@ -201,7 +202,7 @@ struct UpdateEnd {
 
   void Run(std::vector<Remaining> remaining, Status status) {
     for (Remaining& one : remaining) {
-      const Status applied = one.table->ApplyFrom(HbmTable::BatchKeys(one.keys), one.grads, one.request);
+      const Status applied = one.table->ApplyFrom(HbmTable::BatchKeys(one.keys, one.tables), one.grads, one.request);
       if (status.ok()) status = applied;
     }
     remaining.clear();
@@ -259,8 +260,8 @@ void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done 
     Status status = CheckTable(applies[0].table, apply.table);
     if (status.ok()) status = apply.table->CheckApply(request);
     if (!status.ok()) return done(status);
-    remaining.push_back(
-        Remaining{apply.table, apply.keys, HbmTable::BatchGrads{apply.grads, apply.counts, true}, request, nullptr});
+    remaining.push_back(Remaining{apply.table, apply.keys, HbmTable::BatchGrads{apply.grads, apply.counts, true}, request,
+                                  nullptr, apply.tables});
   }
   if (applies.empty()) return done(OkStatus());
   DeviceQueue* const queue = applies[0].table->queue();

@@ -35,6 +35,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc/base/span.h"
 #include "cc/base/status.h"
@@ -72,6 +73,7 @@ struct DeviceMember {
   HbmTable* table = nullptr;
   std::string name;  // for error messages: "member 3 ('user')"
   DeviceKeys keys;
+  std::vector<uint16_t> tables;  // [n] in host memory, or empty: see EmbeddingTable::Lookup
   EntryForm form = EntryForm::kDense;
   const int64_t* indices = nullptr;  // by form; kRagged: the splits
   const float* weights = nullptr;    // [entries], or null: all are 1
@@ -145,10 +147,11 @@ void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, de
 
 struct DeviceApply {
   HbmTable* table = nullptr;
-  DeviceKeys keys;                  // repeats are allowed
-  const float* grads = nullptr;     // [n, dim]
-  const int64_t* counts = nullptr;  // [n] occurrences of each entry, not negative; null: one each
-  ApplyRequest request;             // as in DeviceUpdate
+  DeviceKeys keys;                    // repeats are allowed
+  const float* grads = nullptr;       // [n, dim]
+  const int64_t* counts = nullptr;    // [n] occurrences of each entry, not negative; null: one each
+  ApplyRequest request;               // as in DeviceUpdate
+  std::vector<uint16_t> tables = {};  // [n] in host memory, or empty: see ApplyRequest
 };
 
 // Values that are given, not looked up: entry i has the value values[i].

@@ -57,6 +57,41 @@ TEST(DeviceOperations, ATrainingLookupMakesTheUpdateWaitForNothing) {
   ExpectSameTables(pair.plain.get(), pair.table.get());
 }
 
+TEST(DeviceOperations, RowsBeginWithTheValueOfTheirTable) {
+  TableOptions options;
+  options.dim = 4;
+  std::vector<TableInitializer> tables(3);
+  for (int t = 0; t < 3; ++t) {
+    ColumnInitializer column;
+    column.initializer.a = static_cast<float>(t + 1);
+    tables[static_cast<size_t>(t)].columns = {column};
+  }
+  options.initializer.tables = std::make_shared<const std::vector<TableInitializer>>(tables);
+  const auto device = NewEmulatedDevice();
+  const auto table = MakeHbmTable(options, 2, device);
+  DeviceCaller caller(device);
+  const auto expect = [&](const std::vector<int64_t>& keys, const std::vector<uint16_t>& numbers, std::vector<float> values) {
+    for (const bool training : {false, true}) {
+      DevicePlan plan;
+      DeviceMember member = caller.Plain(table.get(), keys);
+      member.tables = numbers;
+      MT_ASSERT_OK(caller.Lookup({member}, training ? &plan : nullptr));
+      const std::vector<float> found = caller.Values(member);
+      for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(found[i * 4], values[i]) << "key " << keys[i];
+    }
+  };
+  expect({5, 6, 5, 7}, {2, 1, 0, 0}, {3, 2, 3, 1});
+  const Training training = Sgd({5, 6, 5, 7}, 1.0f, 4);
+  const std::vector<float> hyper = training.hyper;
+  EXPECT_EQ(caller.Lookup({caller.Plain(table.get(), {5})}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(caller.Apply(training, table.get()).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(table->TotalCount(), 0);
+  MT_ASSERT_OK(caller.Apply(training, table.get(), /*is_int32=*/true, {2, 1, 0, 0}));
+  const float rate = hyper[0];
+  expect({7, 5, 6}, {2, 2, 2}, {1 - rate, 3 - 2 * rate, 2 - rate});
+  MT_ASSERT_OK(caller.Apply(training, table.get()));  // every key has a row
+}
+
 TEST(DeviceOperations, AnUpdateAfterItsRowsWereForgottenGivesTheSameBits) {
   for (int how = 0; how < 5; ++how) {
     Pair pair(4, 64, 1);

@@ -63,6 +63,7 @@ struct DevicePlan::State::Remaining {
   HbmTable::BatchGrads grads;
   ApplyRequest request;
   std::shared_ptr<HbmTable::Operation> owner;  // of keys and grads, or null
+  std::vector<uint16_t> tables = {};           // of keys, or empty
 };
 
 }  // namespace multitier::hbm

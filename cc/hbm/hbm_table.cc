@@ -30,7 +30,8 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       below_(std::move(below)),
       filters_(!below_->options().filter.admits_all()),
       bounded_below_(LastTierHasSize(below_->options())),
-      keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
+      keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation) &&
+                         !below_->absent_values().have_tables()),
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
@@ -201,10 +202,11 @@ std::shared_ptr<HbmTable::Operation> HbmTable::NewOperation(uint64_t number, dev
   return op;
 }
 
-Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride, ReadFor reason) {
+Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride, ReadFor reason,
+                        Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
+  return RunGrowing({keys, tables}, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
 }
 
 Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept,
@@ -213,13 +215,13 @@ Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, ReadFor reason,
   return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output, reason); }, kept, number);
 }
 
-Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
+Status HbmTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);
   MutexLock turn(turn_);  // no stamp keeps the rows that are found
   Operation op(this);
-  MT_RETURN_IF_ERROR(FindKeys(&op, keys, /*stamp=*/false));
+  MT_RETURN_IF_ERROR(FindKeys(&op, {keys, tables}, /*stamp=*/false));
   HostOutput output;
   MT_RETURN_IF_ERROR(output.Prepare(&op));
   if (op.counted->misses > 0) {

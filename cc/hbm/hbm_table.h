@@ -127,9 +127,9 @@ class HbmTable : public TableFront {
   int dim() const { return below_->dim(); }
   std::shared_ptr<const RowLayout> layout() const override { return below_->layout(); }
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr, uint32_t* places = nullptr,
-                int64_t stride = 0, ReadFor reason = ReadFor::kTraining) override;
+                int64_t stride = 0, ReadFor reason = ReadFor::kTraining, Span<const uint16_t> tables = {}) override;
   const AbsentValues& absent_values() const override { return below_->absent_values(); }
-  Status Peek(Span<const int64_t> keys, float* out) override;
+  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables = {}) override;
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) override;
   void ReleasePrefetched() override;
   Status Apply(const ApplyRequest& request, Executor* executor = nullptr) override;
@@ -206,6 +206,7 @@ class HbmTable : public TableFront {
   void BeginSettling(Kept* kept);
   void Settle(Kept* kept, const Status& done, uint32_t created);
   Status CheckApply(const ApplyRequest& request) const;
+  Status CheckTables(Span<const uint16_t> tables, size_t n) const { return below_->CheckTables(tables, n); }
   // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
   DeviceQueue* queue() const { return queue_.get(); }
@@ -227,6 +228,7 @@ class HbmTable : public TableFront {
 
   // --- operation.cc
   Status FindKeys(Operation* operation, const BatchKeys& keys, bool stamp, Output* output = nullptr);
+  Status FindTables(Operation* operation, Span<const uint16_t> tables);
   Status CopyOutMisses(Operation* operation, CopyOutAs as, ReadFor reason) MT_REQUIRES(turn_);
   Status MakeRoomForPlacing(Operation* operation);
   Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_provisional) MT_REQUIRES(enqueue_);
@@ -303,6 +305,7 @@ class HbmTable : public TableFront {
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   // Creates rows in the table below for the staged keys that have none. After an error nothing has changed.
   Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
+  Status CheckMissedTables(const Operation& operation) const;
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
   // Waits until the rows that earlier updates created are counted.

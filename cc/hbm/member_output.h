@@ -41,6 +41,7 @@ class MemberOutput {
   Status Validate() const;
   HbmTable* table() const { return m_.table; }
   const DeviceKeys& keys() const { return m_.keys; }
+  const std::vector<uint16_t>& tables() const { return m_.tables; }
   ReadFor reason() const { return m_.reason; }
   bool weighted() const { return m_.weights != nullptr; }
   // Rows of the output; each step of a sequence is one.

@@ -168,7 +168,26 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   op->busy = true;
   MT_RETURN_IF_ERROR(device_->Copy(stream_, op->missed_keys, listed_keys, misses * sizeof(int64_t)));
   MT_RETURN_IF_ERROR(device_->Copy(stream_, op->missed_counts, listed_counts, misses * sizeof(uint32_t)));
-  return Synchronize(op);
+  return keys.tables.empty() ? Synchronize(op) : FindTables(op, keys.tables);
+}
+
+// Distinct keys have the numbers of their first occurrences.
+Status HbmTable::FindTables(Operation* op, Span<const uint16_t> tables) {
+  const uint32_t misses = op->counted->misses, n = op->n;
+  auto* const inverse = op->scratch.Pinned<uint32_t>(n);
+  auto* const list = op->scratch.Pinned<uint32_t>(misses);
+  MT_RETURN_IF_ERROR(op->scratch.status());
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, inverse, op->dedup.inverse, n * sizeof(uint32_t)));
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, list, op->missed.list, misses * sizeof(uint32_t)));
+  MT_RETURN_IF_ERROR(Synchronize(op));
+  std::vector<uint16_t> of_distinct;
+  of_distinct.reserve(op->counted->distinct);
+  for (uint32_t i = 0; i < n; ++i) {
+    if (inverse[i] == of_distinct.size()) of_distinct.push_back(tables[i]);
+  }
+  op->missed_tables.clear();
+  for (uint32_t i = 0; i < misses; ++i) op->missed_tables.push_back(of_distinct[list[i]]);
+  return OkStatus();
 }
 
 Status HbmTable::CopyOutMisses(Operation* op, CopyOutAs as, ReadFor reason) {
@@ -177,7 +196,8 @@ Status HbmTable::CopyOutMisses(Operation* op, CopyOutAs as, ReadFor reason) {
   op->staged_below = op->scratch.Pinned<uint8_t>(misses * stride);
   auto* const staged = op->scratch.OnDevice<uint8_t>(misses * stride);
   MT_RETURN_IF_ERROR(op->scratch.status());
-  MT_RETURN_IF_ERROR(rows_below_.CopyOut(Span<const int64_t>(op->missed_keys, misses), as, reason, stride, op->staged_below));
+  MT_RETURN_IF_ERROR(rows_below_.CopyOut(Span<const int64_t>(op->missed_keys, misses), op->missed_tables, as, reason, stride,
+                                         op->staged_below));
   op->stage.staged_rows = staged;
   op->stage.staged_stride = static_cast<uint32_t>(stride);
   op->busy = true;

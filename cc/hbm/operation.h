@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "cc/hbm/device_operations.h"
 #include "cc/hbm/hbm_table.h"
@@ -15,11 +16,14 @@
 namespace multitier::hbm {
 
 struct HbmTable::BatchKeys {
-  BatchKeys(Span<const int64_t> keys) : host(keys), n(keys.size()) {}  // NOLINT: a conversion
-  explicit BatchKeys(const DeviceKeys& keys) : device(keys), n(static_cast<size_t>(keys.n)), on_device(true) {}
+  BatchKeys(Span<const int64_t> keys, Span<const uint16_t> its_tables = {})  // NOLINT: a conversion
+      : host(keys), tables(its_tables), n(keys.size()) {}
+  explicit BatchKeys(const DeviceKeys& keys, Span<const uint16_t> its_tables = {})
+      : device(keys), tables(its_tables), n(static_cast<size_t>(keys.n)), on_device(true) {}
 
   Span<const int64_t> host;
   DeviceKeys device;
+  Span<const uint16_t> tables = {};  // [n] in host memory, or empty: see ApplyRequest
   size_t n;
   bool on_device = false;
 };
@@ -88,9 +92,10 @@ class HbmTable::Operation {
   uint32_t* first_bad = nullptr;  // on the device: lowered to the first entry whose row is out of range
   device::DedupArgs dedup{};
   device::FindArgs find{};
-  device::CompactArgs missed{};       // list of misses, with keys and counts
-  int64_t* missed_keys = nullptr;     // pinned [misses]
-  uint32_t* missed_counts = nullptr;  // pinned [misses]
+  device::CompactArgs missed{};         // list of misses, with keys and counts
+  int64_t* missed_keys = nullptr;       // pinned [misses]
+  uint32_t* missed_counts = nullptr;    // pinned [misses]
+  std::vector<uint16_t> missed_tables;  // [misses], or empty: those of their first occurrences
 
   uint8_t* staged_below = nullptr;  // pinned [misses, stride]: rows as the table below gave them
   device::StageArgs stage{};

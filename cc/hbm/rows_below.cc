@@ -18,10 +18,12 @@ DeviceRowHeader* HeaderOf(uint8_t* row) { return reinterpret_cast<DeviceRowHeade
 
 }  // namespace
 
-Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason, size_t stride, uint8_t* rows) {
+Status RowsBelow::CopyOut(Span<const int64_t> keys, Span<const uint16_t> tables, CopyOutAs as, ReadFor reason, size_t stride,
+                          uint8_t* rows) {
   const size_t row_bytes = stride - sizeof(DeviceRowHeader);
   std::vector<RowFacts> facts(keys.size());
-  MT_RETURN_IF_ERROR(below_->CopyOut(RowBatch{keys, facts.data(), rows + sizeof(DeviceRowHeader), stride, row_bytes}, as));
+  MT_RETURN_IF_ERROR(
+      below_->CopyOut(RowBatch{keys, facts.data(), rows + sizeof(DeviceRowHeader), stride, row_bytes, tables}, as));
   const AbsentValues& absent = below_->absent_values();
   const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -34,7 +36,8 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason
     *reinterpret_cast<DeviceRowHeader*>(row) = DeviceRowHeader{facts[i].version, facts[i].frequency, flags, 0};
     if (facts[i].has_row || absent.are_initial(reason)) continue;
     auto* const value = reinterpret_cast<float*>(row + sizeof(DeviceRowHeader));
-    absent.Fill(reason, &keys[i], 1, &value);
+    const uint16_t table = KnownTable(tables, i);
+    absent.Fill(reason, &keys[i], &table, 1, &value);
   }
   return OkStatus();
 }

@@ -34,8 +34,9 @@ class RowsBelow {
 
   // Writes the row of keys[i] to rows + i * stride; of a key without a row, one with kRowProvisional, initial slots,
   // and the value that a lookup for this reason gives. REQUIRES: distinct keys, stride = 16 + row_bytes of the table
-  // below
-  Status CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason, size_t stride, uint8_t* rows);
+  // below. tables: of the keys, or empty
+  Status CopyOut(Span<const int64_t> keys, Span<const uint16_t> tables, CopyOutAs as, ReadFor reason, size_t stride,
+                 uint8_t* rows);
   // rows: as CopyOut gave them. Those with kRowProvisional become rows of the table below, as they are, and lose the flag. All
   // of them, or none: the errors of EmbeddingTable::PutBack. *created: their number. REQUIRES: distinct keys
   Status Create(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* created);

@@ -14,6 +14,7 @@
 #include "cc/kernels/group_apply_attrs.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/optimizer/update_rule.h"
@@ -52,6 +53,10 @@ class ApplyKernel : public OpKernel {
     ApplyRequest request;
     OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
     OP_REQUIRES_OK(context, CheckKeys(*state, request.keys));
+    std::vector<uint16_t> tables;
+    OP_REQUIRES_OK(context, TakeTables(context, *state->table, rule_.inputs(), context->input(1).shape(),
+                                       /*may_be_unknown=*/true, &tables));
+    request.tables = tables;
     OP_REQUIRES_OK(context, rule_.FindSlots(state->table.get(), 0, &request));
     // Small updates use no extra threads: a model runs many of them in parallel, each in its own op.
     constexpr size_t kWorthThreads = 8192;

@@ -24,6 +24,9 @@ class ApplyRule {
   absl::Status ParseStep(tensorflow::OpKernelContext* context, int step, const EmbeddingTable& table, size_t which,
                          ApplyRequest* request) const;
 
+  // The inputs of an update of one table up to its hyperparameters.
+  int inputs() const { return 5 + static_cast<int>(num_hyper_); }
+
   // Checks that the input has a gradient for each of n keys, and gives its address. Does not read it.
   static absl::Status ParseGradients(tensorflow::OpKernelContext* context, int input, const EmbeddingTable& table, size_t n,
                                      const float** grads);

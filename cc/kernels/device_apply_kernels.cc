@@ -16,6 +16,7 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_apply_attrs.h"
 #include "cc/kernels/group_specs.h"
+#include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 
@@ -189,6 +190,8 @@ class DeviceApplyKernel : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(ApplyRule::CheckShapes(context, *table, &apply->grads));
     TF_RETURN_IF_ERROR(rule_.ParseStep(context, 4, *table, 0, &apply->request));
     apply->keys = KeysOf(context->input(1));
+    TF_RETURN_IF_ERROR(
+        TakeTables(context, *table, rule_.inputs(), context->input(1).shape(), /*may_be_unknown=*/true, &apply->tables));
     apply->counts = counts.NumElements() == 0 ? nullptr : counts.flat<int64_t>().data();
     return rule_.FindSlots(table, 0, &apply->request);
   }
@@ -205,9 +208,13 @@ REGISTER_KERNEL_BUILDER(Name("MultitierHbmGroupApply")
                             .HostMemory("global_step")
                             .HostMemory("hyper"),
                         DeviceGroupApplyKernel);
-REGISTER_KERNEL_BUILDER(
-    Name("MultitierApply").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("global_step").HostMemory("hyper"),
-    DeviceApplyKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierApply")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("global_step")
+                            .HostMemory("hyper")
+                            .HostMemory("tables"),
+                        DeviceApplyKernel);
 
 }  // namespace
 }  // namespace multitier

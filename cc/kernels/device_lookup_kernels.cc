@@ -54,6 +54,7 @@ class DeviceLookupKernel : public DeviceReadKernel {
  private:
   absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const override {
     TensorShape shape = context->input(1).shape();
+    TF_RETURN_IF_ERROR(TakeTables(context, table, 2, shape, /*may_be_unknown=*/false, &member->tables));
     TF_RETURN_IF_ERROR(shape.AddDimWithStatus(table.dim()));
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &out));
@@ -90,7 +91,8 @@ class DeviceLookupSparseKernel : public DeviceReadKernel {
   PooledAttrs attrs_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), DeviceLookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("tables"),
+                        DeviceLookupKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(tensorflow::DEVICE_GPU).HostMemory("handles").HostMemory("batch"),
                         DeviceLookupSparseKernel);
 

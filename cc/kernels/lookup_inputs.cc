@@ -17,6 +17,34 @@ absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
   return absl::OkStatus();
 }
 
+absl::Status TakeTables(OpKernelContext* context, const EmbeddingTable& table, int inputs_before, const TensorShape& keys,
+                        bool may_be_unknown, std::vector<uint16_t>* tables) {
+  const std::string variable = absl::StrCat("embedding variable '", table.options().name, "': ");
+  const auto count = static_cast<int64_t>(table.absent_values().initial().tables());
+  if (context->num_inputs() <= inputs_before) {
+    if (count == 1 || may_be_unknown || keys.num_elements() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(variable, "tables: expected a table number for each id, because its initializer is a list of ", count,
+                     "; found none: pass tables= to tf_multitier.lookup.embedding_lookup"));
+  }
+  const Tensor& given = context->input(inputs_before);
+  if (given.shape() != keys) {
+    return absl::InvalidArgumentError(absl::StrCat(variable, "tables: expected the shape of the keys, ", keys.DebugString(),
+                                                   ", found ", given.shape().DebugString()));
+  }
+  const Span<const int64_t> numbers = Elements<int64_t>(given);
+  tables->reserve(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const bool unknown = may_be_unknown && numbers[i] == -1;
+    if (!unknown && (numbers[i] < 0 || numbers[i] >= count)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(variable, "tables: expected 0 to ", count - 1, ", found tables[", i, "] = ", numbers[i]));
+    }
+    tables->push_back(unknown ? kNoTable : static_cast<uint16_t>(numbers[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PooledAttrs::Init(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
   TF_RETURN_IF_ERROR(context->GetAttr("has_weights", &has_weights));

@@ -4,6 +4,7 @@
 #define CC_KERNELS_LOOKUP_INPUTS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cc/group_lookup/pooling.h"
@@ -25,6 +26,11 @@ struct PooledAttrs {
   ReadFor reason = ReadFor::kTraining;
   Combiner combiner = Combiner::kSum;
 };
+
+// The last input, if the op's attr T says that there is one: the tables of the keys, in host memory. It may be -1, not known,
+// where `may_be_unknown`. InvalidArgument: another shape than the keys', or a number out of range.
+absl::Status TakeTables(tensorflow::OpKernelContext* context, const EmbeddingTable& table, int inputs_before,
+                        const tensorflow::TensorShape& keys, bool may_be_unknown, std::vector<uint16_t>* tables);
 
 // If the op's attr states that it has weights, the tensor has one weight for each of `entries`; else the tensor is empty.
 absl::Status CheckWeights(tensorflow::OpKernelContext* context, const tensorflow::Tensor& weights, bool has_weights,

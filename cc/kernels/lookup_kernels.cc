@@ -34,12 +34,15 @@ class ReadKernel : public OpKernel {
     OP_REQUIRES_OK(context, shape.AddDimWithStatus(state->table->dim()));
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    std::vector<uint16_t> tables;
+    OP_REQUIRES_OK(context, TakeTables(context, *state->table, 2, keys.shape(), /*may_be_unknown=*/false, &tables));
     const KeyInput input(keys);
-    OP_REQUIRES_OK(context, ToAbsl(Read(context, state->table.get(), input.keys(), out->flat<float>().data())));
+    OP_REQUIRES_OK(context, ToAbsl(Read(context, state->table.get(), input.keys(), tables, out->flat<float>().data())));
   }
 
  private:
-  virtual Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) = 0;
+  virtual Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, Span<const uint16_t> tables,
+                      float* out) = 0;
 };
 
 class LookupKernel : public ReadKernel {
@@ -49,9 +52,10 @@ class LookupKernel : public ReadKernel {
   }
 
  private:
-  Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) override {
+  Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, Span<const uint16_t> tables,
+              float* out) override {
     IntraOpExecutor executor(context);
-    return table->Lookup(keys, out, &executor, nullptr, 0, reason_);
+    return table->Lookup(keys, out, &executor, nullptr, 0, reason_, tables);
   }
 
   ReadFor reason_ = ReadFor::kTraining;
@@ -62,8 +66,9 @@ class PeekKernel : public ReadKernel {
   using ReadKernel::ReadKernel;
 
  private:
-  Status Read(OpKernelContext*, EmbeddingTable* table, Span<const int64_t> keys, float* out) override {
-    return table->Peek(keys, out);
+  Status Read(OpKernelContext*, EmbeddingTable* table, Span<const int64_t> keys, Span<const uint16_t> tables,
+              float* out) override {
+    return table->Peek(keys, out, tables);
   }
 };
 
@@ -225,7 +230,7 @@ class PartitionKeysKernel : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU), LookupKernel);
-MULTITIER_HOST_KERNEL("MultitierPeek", PeekKernel, "handle", "keys", "values");
+MULTITIER_HOST_KERNEL("MultitierPeek", PeekKernel, "handle", "keys", "tables", "values");
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU), LookupSparseKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU), LookupSparseGradKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierClipByNorm").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ClipByNormKernel<false>);

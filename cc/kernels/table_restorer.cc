@@ -130,6 +130,18 @@ absl::Status TableRestorer::ReadInitializer(InitializerSpec* initializer) {
   const Manifest& manifest = saves_[0].manifests[0];
   InitializerSpec saved = *initializer;
   TF_RETURN_IF_ERROR(saves_[0].reader->ReadInitializer(manifest, &saved));
+  const auto tables = [](const InitializerSpec& spec) { return spec.tables == nullptr ? size_t{1} : spec.tables->size(); };
+  if (manifest.has_initializer && tables(saved) != tables(*initializer)) {
+    return absl::InvalidArgumentError(absl::StrCat("embedding variable '", name_, "': initializers: expected ",
+                                                   tables(*initializer), " tables, as the variable has, found ", tables(saved),
+                                                   " in checkpoint ", chain_->prefix(),
+                                                   ": make the variable with an initializer for each of them"));
+  }
+  if (tables(saved) > 1 && manifest.dim() != options_.table.dim) {
+    return absl::UnimplementedError(absl::StrCat("embedding variable '", name_, "': resize: expected dim ", manifest.dim(),
+                                                 ", as rows do not record which of the ", tables(saved),
+                                                 " initializers is theirs, found ", options_.table.dim));
+  }
   const bool fits = saved.kind != InitializerKind::kMatrix || manifest.dim() == options_.table.dim;
   if (fits && !(saved.kind == InitializerKind::kMatrix && saved.matrix == nullptr)) {
     *initializer = std::move(saved);
@@ -231,7 +243,7 @@ absl::Status TableRestorer::FindHotFrequency(const EmbeddingTable& table, Restor
   return absl::OkStatus();
 }
 
-void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializer& initializer, Rows* rows) const {
+void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const InitializerSet& initializer, Rows* rows) const {
   bool same = true;
   std::vector<ColumnSpec> columns;
   for (const ColumnPlan& one : plan) {
@@ -243,7 +255,8 @@ void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializ
   if (same) return;
   std::vector<float> data;
   data.reserve(rows->keys.size() * static_cast<size_t>(rows->row_elements()));
-  std::vector<float> initial(static_cast<size_t>(initializer.dim()));
+  std::vector<float> initial(static_cast<size_t>(options_.table.dim));
+  float* const to_initial = initial.data();
   for (size_t r = 0; r < rows->keys.size(); ++r) {
     const float* from = rows->data.data() + r * from_elements;
     for (size_t c = 0; c < plan.size(); from += plan[c++].saved_dim) {
@@ -254,7 +267,7 @@ void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializ
       if (c > 0) {
         data.resize(data.size() + static_cast<size_t>(plan[c].column.dim - copied), plan[c].column.initial_value);
       } else {
-        initializer.Fill(rows->keys[r], initial.data());
+        initializer.FillBatch(&rows->keys[r], nullptr, 1, &to_initial);
         data.insert(data.end(), initial.begin() + copied, initial.end());
       }
     }
@@ -264,8 +277,8 @@ void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializ
 
 absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress,
                                    int64_t* imported) {
-  const Result<Initializer> initializer =
-      Initializer::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
+  const Result<InitializerSet> initializer =
+      InitializerSet::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   const bool last = high == INT64_MAX;
   return Read(saves_[0], low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
@@ -283,8 +296,8 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
 }
 
 absl::Status TableRestorer::AddDeltas(EmbeddingTable* table, RestoreProgress* progress) {
-  const Result<Initializer> initializer =
-      Initializer::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
+  const Result<InitializerSet> initializer =
+      InitializerSet::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   for (size_t i = 1; i < saves_.size(); ++i) {
     const auto take = [&](const Manifest& manifest, Rows* rows) -> Status {

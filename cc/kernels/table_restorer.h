@@ -108,7 +108,7 @@ class TableRestorer {
                     const std::function<Status(const Manifest&, Rows*)>& visit, RowFields fields = RowFields::kAll);
   absl::Status Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress, int64_t* imported);
   // Saved rows to rows of the table.
-  void Convert(const std::vector<ColumnPlan>& plan, const Initializer& initializer, Rows* rows) const;
+  void Convert(const std::vector<ColumnPlan>& plan, const InitializerSet& initializer, Rows* rows) const;
 
   SavedChain* const chain_;
   const VariableOptions& options_;

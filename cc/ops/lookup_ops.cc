@@ -13,8 +13,16 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// The last input of an op, if it has it: the table of each key.
+absl::Status MergeTables(InferenceContext* c, const ShapeHandle& keys, int input) {
+  if (c->num_inputs() <= input) return absl::OkStatus();
+  ShapeHandle unused;
+  return c->Merge(keys, c->input(input), &unused);
+}
+
 absl::Status LookupShape(InferenceContext* c) {
   DimensionHandle dim;
+  TF_RETURN_IF_ERROR(MergeTables(c, c->input(1), 2));
   TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
   ShapeHandle out;
   TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(dim), &out));
@@ -104,9 +112,11 @@ absl::Status FillEmptyRowsShape(InferenceContext* c) {
 REGISTER_OP("MultitierLookup")
     .Input("handle: resource")
     .Input("keys: Tkeys")
+    .Input("tables: T * int64")
     .Output("values: dtype")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("T: int >= 0 = 0")
     .Attr("training: bool = true")
     .SetIsStateful()
     .SetShapeFn(LookupShape)
@@ -114,6 +124,7 @@ REGISTER_OP("MultitierLookup")
 Reads the values of keys. Creates no key: an absent key reads as its initial value.
 
 keys: any shape; every integer is a key.
+tables: nothing, or one tensor, shaped as keys: the table of each key. A variable with a list of initializers needs it.
 values: keys.shape + [dim].
 training: false: a key without a row reads the variable's eval_initializer, if it has one.
 )doc");
@@ -121,15 +132,18 @@ training: false: a key without a row reads the variable's eval_initializer, if i
 REGISTER_OP("MultitierPeek")
     .Input("handle: resource")
     .Input("keys: Tkeys")
+    .Input("tables: T * int64")
     .Output("values: dtype")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("T: int >= 0 = 0")
     .SetIsStateful()
     .SetShapeFn(LookupShape)
     .Doc(R"doc(
 Reads the values of keys as MultitierLookup does. Moves no row between tiers, marks no row as used, and changes no statistics.
 
 keys: any shape; every integer is a key.
+tables: as in MultitierLookup.
 values: keys.shape + [dim].
 )doc");
 

@@ -77,7 +77,10 @@ absl::Status ApplyShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(grads, 0), &unused_dim));
   TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(grads, 1), &unused_dim));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
-  for (int i = 4; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  int tables = 0;
+  TF_RETURN_IF_ERROR(c->GetAttr("T", &tables));
+  for (int i = 4; i < c->num_inputs() - tables; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  if (tables > 0) TF_RETURN_IF_ERROR(c->Merge(keys, c->input(c->num_inputs() - 1), &unused));
   std::vector<std::string> names;
   std::vector<float> initial_values;
   TF_RETURN_IF_ERROR(c->GetAttr("slot_names", &names));
@@ -212,9 +215,11 @@ REGISTER_OP("MultitierApply")
     .Input("counts: int64")
     .Input("global_step: int64")
     .Input("hyper: H * float")
+    .Input("tables: T * int64")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .Attr("H: int >= 0")
+    .Attr("T: int >= 0 = 0")
     .Attr("rule: string")
     .Attr("slot_names: list(string)")
     .Attr("slot_initial_values: list(float)")
@@ -232,6 +237,8 @@ counts: [n] number of occurrences of each entry, which is added to the key's fre
 global_step: the step, which is the new version of the rows unless the variable's score is another; -1: the table's own count of
   applies.
 hyper: scalars of the rule, in the rule's order.
+tables: nothing, or one tensor [n]: the table of each key; -1: not known. A key without a row, of a variable with a list of
+  initializers, needs it.
 rule: name of the update rule: sgd, adagrad, ...
 slot_names: columns that serve as the rule's slots, in the rule's order.
 slot_initial_values: parallel to slot_names, for columns that do not exist yet.

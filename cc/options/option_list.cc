@@ -9,7 +9,7 @@
 namespace multitier {
 namespace {
 
-constexpr Range kDim{1, 1 << 20};
+constexpr Range kDim{1, kMostDim};
 constexpr Range kTierBytes{1, kMostTierBytes, " bytes"};
 constexpr Range kBytes{0, kMostTierBytes, " bytes"};
 constexpr unsigned kBoth = kInTable | kInVariable;
@@ -49,6 +49,59 @@ struct Record<InitializerSpec> {
     return *fields;
   }
 };
+
+template <>
+struct Record<ColumnInitializer> {
+  static constexpr const char* kWhat = "a member of a segment of columns";
+  static constexpr const char* kWhole = "an object with first_column and initializer";
+  static Json Short(const Json& json) {
+    Json object = Json::Object();
+    object.Set("first_column", json);
+    return object;
+  }
+  static const std::vector<Field<ColumnInitializer>>& Fields() {
+    static const auto* const fields = new std::vector<Field<ColumnInitializer>>{
+        {"first_column",
+         MT_FIELD(ColumnInitializer, first_column),
+         kBoth,
+         {0, kDim.most},
+         "The segment is from this column to the next segment, or to the end of the row."},
+        {"initializer", MT_FIELD(ColumnInitializer, initializer), kBoth, {}, "Any initializer other than matrix."},
+    };
+    return *fields;
+  }
+};
+
+template <>
+struct Record<TableInitializer> {
+  static constexpr const char* kWhat = "a member of a table's initializer";
+  static constexpr const char* kWhole = "an object with columns";
+  static Json Short(const Json& json) { return json; }
+  static const std::vector<Field<TableInitializer>>& Fields() {
+    static const auto* const fields = new std::vector<Field<TableInitializer>>{
+        {"columns", MT_FIELD(TableInitializer, columns), kBoth, {}, "Segments of columns. The first begins at column 0."},
+    };
+    return *fields;
+  }
+};
+
+// Null is the empty list.
+template <>
+struct Value<std::shared_ptr<const std::vector<TableInitializer>>> {
+  using List = std::vector<TableInitializer>;
+  static std::string Type() { return Value<List>::Type(); }
+  static Status Read(const Json& json, const Of& of, std::shared_ptr<const List>* out) {
+    List list;
+    MT_RETURN_IF_ERROR(Value<List>::Read(json, of, &list));
+    *out = list.empty() ? nullptr : std::make_shared<const List>(std::move(list));
+    return OkStatus();
+  }
+  static Json Write(const std::shared_ptr<const List>& list) {
+    return list == nullptr ? Json::Array() : Value<List>::Write(*list);
+  }
+};
+template <>
+struct Details<std::shared_ptr<const std::vector<TableInitializer>>> : Details<TableInitializer> {};
 
 template <>
 struct Record<AdmissionSpec> {
@@ -145,6 +198,13 @@ struct Record<Options> {
          kBoth,
          {},
          "How the initial value of a key is computed from the key, the seed and the initializer."},
+        {"initializers",
+         MT_FIELD(Options, initializer.tables),
+         kBoth,
+         {},
+         "The initializers of several tables that share the rows: lookups and updates give the number of its table with each "
+         "key. The initial value of an element depends on the seed, the key, the column, and the initializer of table and "
+         "column."},
         {"default_value_no_permission",
          MT_FIELD(Options, default_value_no_permission),
          kBoth,
@@ -349,8 +409,10 @@ Result<Json> WithLists(const Json& json) {
     if (by_tier) {
       MT_ASSIGN_OR_RETURN(value, ListOfTiers(name, json.items()[i], type));
     }
-    out.Set(name, std::move(value));
+    if (name != "initializers") out.Set(name, std::move(value));
   }
+  // Behind `initializer`, of which it is a part.
+  if (json.Find("initializers") != nullptr) out.Set("initializers", *json.Find("initializers"));
   return out;
 }
 
@@ -402,6 +464,13 @@ Json InitializerToJson(const InitializerSpec& spec) {
     if (all.items()[i].kind() != Json::Kind::kNull) out.Set(all.names()[i], all.items()[i]);
   }
   return out;
+}
+
+Json InitializersToJson(const InitializerSpec& spec) { return Value<decltype(spec.tables)>::Write(spec.tables); }
+
+Status InitializersFromJson(const Json& json, InitializerSpec* spec) {
+  const Range any;
+  return Value<decltype(spec->tables)>::Read(json, Of{"initializers", any}, &spec->tables);
 }
 
 Result<InitializerSpec> InitializerFromJson(const Json& json) {

@@ -33,13 +33,14 @@
 #include "cc/policy/expiry.h"
 #include "cc/policy/replacement_kind.h"
 #include "cc/policy/score.h"
-#include "cc/row/initializer.h"
+#include "cc/row/initializer_set.h"
 #include "cc/row/row_layout.h"
 
 namespace multitier {
 
 inline constexpr int64_t kOptionsVersion = 1;
 
+inline constexpr int kMostDim = 1 << 20;
 inline constexpr int64_t kMostTierRows = int64_t{1} << 32;   // a table has no more
 inline constexpr int64_t kMostTierBytes = int64_t{1} << 60;  // also hbm::kUnboundedBytes
 
@@ -77,7 +78,7 @@ struct Options {
   KeyType key_dtype = KeyType::kInt64;  // of the user's keys. In the table all are int64
   // By Philox of key, the table's own count of applies and element. Every other write rounds to the nearest
   bool stochastic_rounding = false;
-  InitializerSpec initializer;
+  InitializerSpec initializer;  // its `tables` are the option `initializers`
   InitializerSpec default_value_no_permission;
   std::optional<InitializerSpec> eval_initializer;
   std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more
@@ -136,6 +137,9 @@ Status ValidateTableOptions(const Options& options);
 // An initializer with every member that is not null, for manifests of checkpoints.
 Json InitializerToJson(const InitializerSpec& spec);
 Result<InitializerSpec> InitializerFromJson(const Json& json);
+// Its list of tables, as the option `initializers` has it.
+Json InitializersToJson(const InitializerSpec& spec);
+Status InitializersFromJson(const Json& json, InitializerSpec* spec);
 
 // The names of all storage types, including those that need a GPU.
 const std::vector<std::string>& StorageTypes();

@@ -4,6 +4,7 @@
 
 #include "cc/options/names.h"
 #include "cc/options/options.h"
+#include "cc/row/initializer_set.h"
 
 namespace multitier {
 
@@ -72,6 +73,19 @@ Status ValidateTableOptions(const Options& o) {
   if (o.initializer.kind != InitializerKind::kMatrix && o.initializer.matrix_rows != 0) {
     return InvalidArgumentError("initializer.matrix_rows: expected 0 with initializer ", NameOf(o.initializer.kind), ", found ",
                                 o.initializer.matrix_rows);
+  }
+  if (o.initializer.tables != nullptr) {
+    if (o.initializer.kind != InitializerKind::kConstant || o.initializer.a != 0) {
+      return InvalidArgumentError("initializers: expected no initializer with them, found ", NameOf(o.initializer.kind),
+                                  ": give one of the two");
+    }
+    if (o.initializer.tables->size() > 1 && o.on_corruption == OnCorruption::kReinit) {
+      return InvalidArgumentError(
+          "on_corruption: expected error or drop with initializers of several tables, found reinit: a "
+          "damaged row does not say which is its own");
+    }
+    // Columns are below the dim, which the record of a variable has not.
+    MT_RETURN_IF_ERROR(InitializerSet::Create(o.initializer, o.dim != 0 ? o.dim : kMostDim, o.value_dtype).status());
   }
   for (size_t i = 0; i < o.slots.size(); ++i) {
     if (o.slots[i].dim < 1) return InvalidArgumentError("slots[", i, "].dim: expected at least 1, found ", o.slots[i].dim);

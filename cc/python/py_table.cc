@@ -81,24 +81,25 @@ std::vector<ColumnTuple> PyTable::Columns() {
   return columns;
 }
 
-py::array PyTable::Lookup(const Array<int64_t>& keys, bool training) {
+py::array PyTable::Lookup(const Array<int64_t>& keys, bool training, const Array<uint16_t>& tables) {
   const ReadFor reason = training ? ReadFor::kTraining : ReadFor::kEvaluation;
   Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
-  Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data, nullptr, nullptr, 0, reason); });
+  Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data, nullptr, nullptr, 0, reason, View(tables)); });
   return out;
 }
 
-py::array PyTable::Peek(const Array<int64_t>& keys) {
+py::array PyTable::Peek(const Array<int64_t>& keys, const Array<uint16_t>& tables) {
   Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
-  Run([&, data = out.mutable_data()] { return table_->Peek(View(keys), data); });
+  Run([&, data = out.mutable_data()] { return table_->Peek(View(keys), data, View(tables)); });
   return out;
 }
 
 int64_t PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
                        const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
-                       const std::vector<std::string>& slot_columns, int64_t global_step) {
+                       const std::vector<std::string>& slot_columns, int64_t global_step, const Array<uint16_t>& tables) {
   ApplyRequest request;
   request.keys = View(keys);
+  request.tables = View(tables);
   request.grads = grads.data();
   if (counts) request.counts = View(*counts);
   request.rule = ValueOrThrow(FindUpdateRule(rule));

@@ -51,12 +51,13 @@ class PyTable {
   py::object Recovery() const;
 
   std::vector<ColumnTuple> Columns();
-  py::array Lookup(const Array<int64_t>& keys, bool training);
-  py::array Peek(const Array<int64_t>& keys);
+  // tables: of the keys, or empty.
+  py::array Lookup(const Array<int64_t>& keys, bool training, const Array<uint16_t>& tables);
+  py::array Peek(const Array<int64_t>& keys, const Array<uint16_t>& tables);
   // Number of new keys that got no row.
   int64_t Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
                 const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
-                const std::vector<std::string>& slot_columns, int64_t global_step);
+                const std::vector<std::string>& slot_columns, int64_t global_step, const Array<uint16_t>& tables);
   void AddSlots(const std::vector<ColumnTuple>& slots);
 
   // Calls a method of EmbeddingTable that returns one number per key.

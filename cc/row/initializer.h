@@ -39,6 +39,8 @@ enum class InitializerKind : int {
   kDebug = 6
 };
 
+struct TableInitializer;  // initializer_set.h
+
 struct InitializerSpec {
   InitializerKind kind = InitializerKind::kConstant;
   float a = 0.0f;                                         // constant | minimum | mean
@@ -48,6 +50,8 @@ struct InitializerSpec {
   uint64_t seed = 0;                                 // of the random kinds
   std::shared_ptr<const std::vector<float>> matrix;  // [matrix_rows, dim], kMatrix only
   int64_t matrix_rows = 0;
+  // Null, or the initializers of several tables: then nothing else but the seed is set. Only InitializerSet reads it.
+  std::shared_ptr<const std::vector<TableInitializer>> tables;
 };
 
 class Initializer {

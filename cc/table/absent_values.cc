@@ -8,10 +8,10 @@ namespace multitier {
 namespace {
 
 // what: "" for the initial value, which has no name in messages.
-Result<std::shared_ptr<const Initializer>> Make(const char* what, const InitializerSpec& spec, const TableOptions& options) {
-  Result<Initializer> made = Initializer::Create(spec, options.dim, options.value_dtype);
+Result<std::shared_ptr<const InitializerSet>> Make(const char* what, const InitializerSpec& spec, const TableOptions& options) {
+  Result<InitializerSet> made = InitializerSet::Create(spec, options.dim, options.value_dtype);
   if (!made.ok()) return Status(made.status().code(), StrCat(what, made.status().message()));
-  return std::make_shared<const Initializer>(*std::move(made));
+  return std::make_shared<const InitializerSet>(*std::move(made));
 }
 
 }  // namespace
@@ -28,6 +28,13 @@ Result<AbsentValues> AbsentValues::Of(const TableOptions& options) {
     MT_ASSIGN_OR_RETURN(values.evaluation_, Make("value in evaluation: ", *options.eval_initializer, options));
   }
   return values;
+}
+
+Status UnknownTable(const std::string& table, size_t tables, int64_t key) {
+  return InvalidArgumentError(
+      "table '", table, "': update: expected the table number of key ", key,
+      ", which has no row, because the initializers are a list of ", tables,
+      "; found none: train the gradient of a lookup with tables in the function of the lookup, its indices unchanged");
 }
 
 }  // namespace multitier

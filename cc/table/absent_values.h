@@ -16,8 +16,9 @@
 #include <memory>
 #include <string>
 
+#include "cc/base/span.h"
 #include "cc/base/status.h"
-#include "cc/row/initializer.h"
+#include "cc/row/initializer_set.h"
 
 namespace multitier {
 
@@ -31,18 +32,28 @@ class AbsentValues {
   // InvalidArgument: an initializer of the options is none (Initializer::Create).
   static Result<AbsentValues> Of(const TableOptions& options);
 
-  // Writes the values of n keys: out[i] points to dim floats.
-  void Fill(ReadFor reason, const int64_t* keys, size_t n, float* const* out) const {
-    (reason == ReadFor::kTraining ? training_ : evaluation_)->FillBatch(keys, n, out);
+  // Writes the values of n keys: out[i] points to dim floats. tables: [n] of the keys, as in InitializerSet.
+  void Fill(ReadFor reason, const int64_t* keys, const uint16_t* tables, size_t n, float* const* out) const {
+    (reason == ReadFor::kTraining ? training_ : evaluation_)->FillBatch(keys, tables, n, out);
   }
   // What a row of a key begins with.
-  const Initializer& initial() const { return *initial_; }
+  const InitializerSet& initial() const { return *initial_; }
+  // Whether that depends on a table number.
+  bool have_tables() const { return initial_->tables() > 1; }
   // Whether Fill gives that.
   bool are_initial(ReadFor reason) const { return (reason == ReadFor::kTraining ? training_ : evaluation_) == initial_; }
 
  private:
-  std::shared_ptr<const Initializer> initial_, training_, evaluation_;
+  std::shared_ptr<const InitializerSet> initial_, training_, evaluation_;
 };
+
+// The error of an update that has a key without a row and without a known table.
+Status UnknownTable(const std::string& table, size_t tables, int64_t key);
+
+// The table of a key; 0 where it is not known. Nothing may become of the value then.
+inline uint16_t KnownTable(Span<const uint16_t> tables, size_t i) {
+  return tables.empty() || tables[i] == kNoTable ? uint16_t{0} : tables[i];
+}
 
 }  // namespace multitier
 

@@ -7,7 +7,8 @@ namespace multitier {
 namespace {
 
 // What can be said of a request without its table's rows. table: for the message.
-Status CheckRequest(const ApplyRequest& request, const std::string& table) {
+// tables: how many the initial values are of.
+Status CheckRequest(const ApplyRequest& request, const std::string& table, size_t tables) {
   const size_t n = request.keys.size();
   if (request.rule == nullptr) {
     return InvalidArgumentError("table '", table, "': apply: expected an update rule, found none");
@@ -19,6 +20,15 @@ Status CheckRequest(const ApplyRequest& request, const std::string& table) {
   if (!request.counts.empty() && request.counts.size() != n) {
     return InvalidArgumentError("table '", table, "': apply: expected a count for each of ", n, " keys, found ",
                                 request.counts.size());
+  }
+  if (!request.tables.empty() && request.tables.size() != n) {
+    return InvalidArgumentError("table '", table, "': apply: expected a table number for each of ", n, " keys, found ",
+                                request.tables.size());
+  }
+  for (size_t i = 0; i < request.tables.size(); ++i) {
+    if (request.tables[i] < tables || request.tables[i] == kNoTable) continue;
+    return InvalidArgumentError("table '", table, "': tables: expected 0 to ", tables - 1, ", found tables[", i,
+                                "] = ", request.tables[i]);
   }
   for (const int64_t count : request.counts) {
     if (count < 0) return InvalidArgumentError("table '", table, "': apply: counts: expected at least 0, found ", count);
@@ -57,14 +67,14 @@ Result<std::vector<uint32_t>> SlotOffsets(const ApplyRequest& request, const Row
 }  // namespace
 
 Status EmbeddingTable::Impl::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
-  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name));
+  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
   MT_ASSIGN_OR_RETURN(*slot_offsets, SlotOffsets(request, *layout(), options_));
   return OkStatus();
 }
 
 Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* executor) {
-  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name));
+  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
@@ -79,6 +89,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   keys.keys = request.keys;
   keys.counts = request.counts;
   keys.places = request.places;
+  keys.tables = request.tables;
   keys.distinct = request.distinct;
   keys.version = base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));

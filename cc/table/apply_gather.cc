@@ -143,7 +143,14 @@ Status ApplyOperation::GatherShard(int s) {
   return GatherAbsent(lock, s, absent);
 }
 
+Status ApplyOperation::CheckTable(uint32_t entry) const {
+  if (!base_.absent.have_tables() || keys_.admits_all) return OkStatus();  // an import writes the value itself
+  if (!keys_.tables.empty() && keys_.tables[batch_->first_position(entry)] != kNoTable) return OkStatus();
+  return UnknownTable(base_.options.name, base_.absent.initial().tables(), batch_->key(entry));
+}
+
 Status ApplyOperation::GatherCounted(Shard::Locked& lock, int s, uint32_t entry, const Found& found) {
+  MT_RETURN_IF_ERROR(CheckTable(entry));
   const int64_t n = keys_.admits_all ? 0 : Occurrences(entry);
   const uint64_t count = found.counted->frequency + static_cast<uint64_t>(n);
   bool stays_counted = !keys_.admits_all && count < base_.options.filter.filter_freq;
@@ -189,6 +196,7 @@ void ApplyOperation::Admit(const std::vector<uint32_t>& absent, std::vector<uint
 
 Status ApplyOperation::GatherAbsent(Shard::Locked& lock, int s, const std::vector<uint32_t>& absent) {
   if (absent.empty()) return OkStatus();
+  for (const uint32_t e : absent) MT_RETURN_IF_ERROR(CheckTable(e));
   const KeyBatch& batch = *batch_;
   const std::vector<uint32_t>* create = &absent;
   std::vector<uint32_t> admitted, count;

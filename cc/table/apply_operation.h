@@ -36,6 +36,7 @@ class ApplyOperation {
     Span<const int64_t> keys;     // [n]
     Span<const int64_t> counts;   // [n] occurrences of each; empty: 1
     Span<const uint32_t> places;  // [n] see ApplyRequest; or empty
+    Span<const uint16_t> tables;  // [n] see ApplyRequest; or empty
     bool distinct = false;        // the keys are distinct
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
     int64_t version = -1;         // that Update will set: a newcomer's score
@@ -77,6 +78,8 @@ class ApplyOperation {
   enum class State : uint8_t { kNothing, kRow, kCountedKey };
 
   int64_t Occurrences(uint32_t entry) const;
+  // InvalidArgument if a row of the entry cannot be made because its table is not known.
+  Status CheckTable(uint32_t entry) const;
 
   // --- Gather: apply_gather.cc
   void CountInFilter(int shard, bool add);

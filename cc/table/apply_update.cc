@@ -62,6 +62,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
   const size_t row_bytes = std::min(sizeof(RowHeader) + shard.layout()->row_bytes(), kRowBytesAhead);
   const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
   const bool notes_changes = shard.notes_changes();
+  const bool has_tables = base_.absent.have_tables();
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] != State::kRow) continue;
@@ -97,6 +98,10 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       grads[n] = grad;
       data[n] = shard.BeginChange(rows_[e], batch.hash(e), slots_[e]);
       keys[n] = batch.key(e);
+      if (has_tables && rows_[e]->has(kRowUncommitted)) {  // here, as a removal may have made it so since Gather
+        const uint16_t table = KnownTable(request.tables, batch.first_position(e));
+        base_.absent.initial().FillRows(&keys[n], &table, 1, &data[n]);
+      }
       entries[n++] = e;
     }
     UpdateBatch rows;

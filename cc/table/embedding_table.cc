@@ -53,13 +53,32 @@ const TableOptions& EmbeddingTable::options() const { return front_ ? *options_o
 int EmbeddingTable::dim() const { return options().dim; }
 std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return front_ ? front_->layout() : impl_->layout(); }
 
-Status EmbeddingTable::Peek(Span<const int64_t> keys, float* out) {
-  return WithMemory(keys.size(), [&](auto& table) { return table.Peek(keys, out); });
+Status EmbeddingTable::CheckTables(Span<const uint16_t> tables, size_t n) const {
+  const size_t count = absent_values().initial().tables();
+  if (tables.empty() && (count == 1 || n == 0)) return OkStatus();
+  if (tables.size() != n) {
+    return InvalidArgumentError("table '", options().name, "': tables: expected a table number for each of ", n,
+                                " keys, because its initializers are a list of ", count, "; found ", tables.size(),
+                                ": give the lookup tables");
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (tables[i] >= count) {
+      return InvalidArgumentError("table '", options().name, "': tables: expected 0 to ", count - 1, ", found tables[", i,
+                                  "] = ", tables[i]);
+    }
+  }
+  return OkStatus();
+}
+Status EmbeddingTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
+  MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
+  return WithMemory(keys.size(), [&](auto& table) { return table.Peek(keys, out, tables); });
 }
 Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
-                              ReadFor reason) {
+                              ReadFor reason, Span<const uint16_t> tables) {
+  MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
   if (front_ != nullptr && places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
-  return WithMemory(keys.size(), [&](auto& table) { return table.Lookup(keys, out, executor, places, stride, reason); });
+  return WithMemory(keys.size(),
+                    [&](auto& table) { return table.Lookup(keys, out, executor, places, stride, reason, tables); });
 }
 const AbsentValues& EmbeddingTable::absent_values() const {
   return front_ == nullptr ? impl_->absent_values() : front_->absent_values();

@@ -121,6 +121,9 @@ struct ApplyRequest {
   Span<const int64_t> keys;      // [n], repeats allowed
   const float* grads = nullptr;  // [n, dim]
   Span<const int64_t> counts;    // [n] occurrences of each entry, or empty: one each
+  // [n] the table of each entry, which decides what a new row begins with; of a repeated key, that of its first entry. Empty,
+  // or kNoTable in an entry: not known; then the key must have a row, unless there is one table.
+  Span<const uint16_t> tables;
   const UpdateRule* rule = nullptr;
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
   std::vector<std::string> slot_columns;
@@ -206,10 +209,17 @@ class EmbeddingTable {
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
                 uint32_t* places = nullptr,                                          // places: [n]
                 int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
-                ReadFor reason = ReadFor::kTraining);
+                ReadFor reason = ReadFor::kTraining,
+                // [n] the table of each key, which decides what it reads without a row; of a repeated key, that of its first
+                // entry. Empty: there is one table. InvalidArgument otherwise (CheckTables)
+                Span<const uint16_t> tables = {});
 
   // Like Lookup, without its effects: no row moves or counts as used, and no hits and misses are counted.
-  Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]
+  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables = {});  // out: [n, dim]
+
+  // InvalidArgument unless there is a table number, in range, for each of n keys. With one table there may be none. The
+  // message names the first that is out of range.
+  Status CheckTables(Span<const uint16_t> tables, size_t n) const;
 
   const AbsentValues& absent_values() const;
 

@@ -48,7 +48,7 @@ inline void CopyValue(DType dtype, const uint8_t* from, float* to, size_t dim) {
 }  // namespace
 
 Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
-                                    ReadFor reason) {
+                                    ReadFor reason, Span<const uint16_t> tables) {
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const size_t n = keys.size();
@@ -75,18 +75,20 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   lookups_absent_ += absent;
   lookup_hits_ += static_cast<int64_t>(n - below.size()) - absent;
   if (absent > 0) {
+    if (base_.absent.have_tables()) FindTables(keys, tables, Span<Missed>(missed.data(), missed.size()));
     ParallelFor(executor, slices, [&](int s) {
       const ScopedIeeeArithmetic ieee;
-      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, rows, reason);
+      const Missed& m = missed[static_cast<size_t>(s)];
+      FillAbsent(keys, m.absent, m.tables, rows, reason);
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, reason, /*promotes=*/true));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, reason, /*promotes=*/true, tables));
   demoter_.TrimAndRemember();
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
+Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const OutRows rows{out, static_cast<size_t>(options_.dim)};
@@ -95,10 +97,11 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
               &missed);
   {
     const ScopedIeeeArithmetic ieee;
-    FillAbsent(keys, missed.absent, rows, ReadFor::kTraining);
+    if (base_.absent.have_tables()) FindTables(keys, tables, Span<Missed>(&missed, 1));
+    FillAbsent(keys, missed.absent, missed.tables, rows, ReadFor::kTraining);
   }
-  return missed.below.empty() ? OkStatus()
-                              : LookupBelow(keys, missed.below, /*stamp=*/0, rows, ReadFor::kTraining, /*promotes=*/false);
+  if (missed.below.empty()) return OkStatus();
+  return LookupBelow(keys, missed.below, /*stamp=*/0, rows, ReadFor::kTraining, /*promotes=*/false, tables);
 }
 
 void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
@@ -107,7 +110,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
   const DType dtype = options_.value_dtype;
   const size_t read_bytes = sizeof(RowHeader) + dim * DTypeSize(dtype);  // of what is read of a row
   const bool uncommitted_is_absent =
-      !base_.absent.are_initial(reason);  // else an uncommitted row holds what an absent key reads
+      !base_.absent.are_initial(reason) || base_.absent.have_tables();  // else it holds what an absent key reads
   const bool to_second_level = is_intel;
   uint64_t hashes[4][kBlock];
   RowHeader* rows[2][kBlock];
@@ -175,8 +178,32 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
   }
 }
 
-void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out,
-                                      ReadFor reason) const {
+void EmbeddingTable::Impl::FindTables(Span<const int64_t> keys, Span<const uint16_t> tables, Span<Missed> missed) const {
+  std::vector<int64_t> wanted;
+  std::vector<uint16_t> found;
+  for (const Missed& m : missed) {
+    for (const size_t position : m.absent) {
+      wanted.push_back(keys[position]);
+      found.push_back(tables[position]);
+    }
+  }
+  BorrowedKeyBatch unique;
+  unique->Partition(wanted, /*log2_shards=*/0);
+  unique->PrepareDedup();
+  unique->Dedup(0);
+  for (uint32_t e = unique->begin(0); e < unique->end(0); ++e) {
+    const uint32_t first = unique->first_position(e);
+    for (uint32_t p = unique->next(first); p != KeyBatch::kEnd; p = unique->next(p)) found[p] = found[first];
+  }
+  auto from = found.begin();
+  for (Missed& m : missed) {
+    m.tables.assign(from, from + static_cast<int64_t>(m.absent.size()));
+    from += static_cast<int64_t>(m.absent.size());
+  }
+}
+
+void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions,
+                                      const std::vector<uint16_t>& tables, OutRows out, ReadFor reason) const {
   int64_t block[kBlock];
   float* to[kBlock];
   for (size_t p = 0; p < positions.size(); p += kBlock) {
@@ -185,7 +212,7 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
       block[j] = keys[positions[p + j]];
       to[j] = out.row(positions[p + j]);
     }
-    base_.absent.Fill(reason, block, n, to);
+    base_.absent.Fill(reason, block, tables.empty() ? nullptr : tables.data() + p, n, to);
   }
 }
 
@@ -222,7 +249,7 @@ class LookupVisitor : public RecordVisitor {
 }  // namespace
 
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         OutRows out, ReadFor reason, bool promotes) {
+                                         OutRows out, ReadFor reason, bool promotes, Span<const uint16_t> tables) {
   const auto dim = static_cast<size_t>(options_.dim);
   snapshot_.Await();  // rows that come up may have to be copied for it
   // Repeated keys are read once.
@@ -245,18 +272,20 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
   LookupVisitor visitor(&wanted, &base_.budgets, &demoter_, promotes);
   MT_RETURN_IF_ERROR(reader_.Read(&wanted, &visitor));
   std::vector<size_t> absent;
+  std::vector<uint16_t> its_tables;
   for (const TierKey& key : wanted) {
     for (uint32_t p = unique->first_position(key.entry); p != KeyBatch::kEnd; p = unique->next(p)) {
       if (key.has_row) {
         CopyValue(options_.value_dtype, key.row.data(), out.row(below[p]), dim);
       } else {
         absent.push_back(below[p]);
+        if (base_.absent.have_tables()) its_tables.push_back(tables[below[unique->first_position(key.entry)]]);
       }
     }
   }
   if (promotes) lookups_absent_ += static_cast<int64_t>(absent.size());
   const ScopedIeeeArithmetic ieee;
-  FillAbsent(keys, absent, out, reason);
+  FillAbsent(keys, absent, its_tables, out, reason);
   return OkStatus();
 }
 

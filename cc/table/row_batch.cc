@@ -70,6 +70,7 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
   const ScopedIeeeArithmetic ieee;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   int64_t keys[kFilled];
+  uint16_t tables[kFilled];
   uint8_t* values[kFilled];
   for (size_t from = 0; from < absent.size(); from += kFilled) {
     const size_t n = std::min(kFilled, absent.size() - from);
@@ -78,9 +79,10 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
       std::memset(row, 0, rows.row_bytes);
       layout->FillSlots(row, 1);
       keys[j] = rows.keys[absent[from + j]];
+      tables[j] = KnownTable(rows.tables, absent[from + j]);
       values[j] = row;
     }
-    base_.absent.initial().FillRows(keys, n, values);
+    base_.absent.initial().FillRows(keys, tables, n, values);
   }
 }
 

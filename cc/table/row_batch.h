@@ -24,11 +24,12 @@ struct RowFacts {
 };
 
 struct RowBatch {
-  Span<const int64_t> keys;   // [n] distinct
-  RowFacts* facts = nullptr;  // [n]
-  uint8_t* data = nullptr;    // [n, row_bytes], `stride` bytes apart, aligned to 16 bytes
-  size_t stride = 0;          // >= row_bytes, a multiple of 16
-  size_t row_bytes = 0;       // of the layout that the caller knows: another one than the table's is refused
+  Span<const int64_t> keys;          // [n] distinct
+  RowFacts* facts = nullptr;         // [n]
+  uint8_t* data = nullptr;           // [n, row_bytes], `stride` bytes apart, aligned to 16 bytes
+  size_t stride = 0;                 // >= row_bytes, a multiple of 16
+  size_t row_bytes = 0;              // of the layout that the caller knows: another one than the table's is refused
+  Span<const uint16_t> tables = {};  // [n] of the keys, for CopyOut; empty: 0, or not known
 };
 
 // Whether CopyOut counts as a use of the rows.

@@ -12,7 +12,7 @@
 #include "cc/env/env.h"
 #include "cc/index/shard_index.h"
 #include "cc/policy/replacement_kind.h"
-#include "cc/row/initializer.h"
+#include "cc/row/initializer_set.h"
 #include "cc/table/removed_keys.h"
 #include "cc/table/tier_levels.h"
 
@@ -22,7 +22,8 @@ namespace multitier {
 struct ShardCommon {
   Env* env = nullptr;
   TierLevels levels;
-  const Initializer* initializer = nullptr;
+  // Null: it depends on a table number, and the update that commits a row writes it (ApplyOperation::Update).
+  const InitializerSet* initializer = nullptr;
   RemovedKeys* removed = nullptr;  // null: not noted
   bool evicts = false;             // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;

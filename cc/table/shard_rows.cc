@@ -47,7 +47,7 @@ Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uin
       row->flags = kRowUncommitted;
       dram_.layout()->FillSlots(RowSlab::Data(row), 1);
     }
-    common_->initializer->FillRows(keys, n, values);
+    if (common_->initializer != nullptr) common_->initializer->FillRows(keys, nullptr, n, values);
     for (size_t j = 0; j < n; ++j) {
       const uint32_t entry = entries[i + j];
       const Status inserted = index_.Insert(batch.hash(entry), WordState::kDram, slots[j], hash_of_word);
@@ -95,7 +95,7 @@ void ShardRows::ResetRow(RowHeader* row) {
   row->version = -1;
   row->frequency = 0;
   uint8_t* const data = RowSlab::Data(row);
-  common_->initializer->FillRows(&row->key, 1, &data);
+  if (common_->initializer != nullptr) common_->initializer->FillRows(&row->key, nullptr, 1, &data);
   dram_.layout()->FillSlots(RowSlab::Data(row), 1);
 }
 

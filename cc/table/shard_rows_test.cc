@@ -18,7 +18,7 @@ class ShardRowsTest : public ::testing::Test {
   void Make(int levels, bool bounded_last = false) {
     InitializerSpec spec;
     spec.a = 0.5f;
-    initializer_ = std::make_unique<Initializer>(*Initializer::Create(spec, kDim));
+    initializer_ = std::make_unique<InitializerSet>(*InitializerSet::Create(spec, kDim));
     common_.env = Env::Posix();
     common_.initializer = initializer_.get();
     common_.exact = true;
@@ -67,7 +67,7 @@ class ShardRowsTest : public ::testing::Test {
 
   MemoryTier tiers_[2];
   ShardCommon common_;
-  std::unique_ptr<Initializer> initializer_;
+  std::unique_ptr<InitializerSet> initializer_;
   std::shared_ptr<const RowLayout> layout_;
   Event resolved_;
   FreedRecords freed_;

@@ -28,8 +28,8 @@ class TableFront {
   virtual const AbsentValues& absent_values() const = 0;
   // executor and places are not used.
   virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
-                        ReadFor reason) = 0;
-  virtual Status Peek(Span<const int64_t> keys, float* out) = 0;
+                        ReadFor reason, Span<const uint16_t> tables) = 0;
+  virtual Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) = 0;
   virtual Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) = 0;
   virtual void ReleasePrefetched() = 0;
   virtual Status Apply(const ApplyRequest& request, Executor* executor) = 0;

@@ -108,7 +108,7 @@ Status EmbeddingTable::Impl::Init() {
   int log2_shards = 0;
   while ((1 << log2_shards) < shards) ++log2_shards;
   common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget().bounded());
-  common_.initializer = &base_.absent.initial();
+  if (!base_.absent.have_tables()) common_.initializer = &base_.absent.initial();
   common_.exact = exact;
   // A middle tier keeps the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;

@@ -44,9 +44,10 @@ class EmbeddingTable::Impl {
 
   Status Init();
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason);
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason,
+                Span<const uint16_t> tables);
   const AbsentValues& absent_values() const { return base_.absent; }
-  Status Peek(Span<const int64_t> keys, float* out);
+  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables);
   Status Apply(const ApplyRequest& request, Executor* executor);
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
   void ReleasePrefetched();
@@ -101,7 +102,8 @@ class EmbeddingTable::Impl {
   // Positions of a batch that a slice of a lookup could not answer.
   struct Missed {
     std::vector<size_t> absent;
-    std::vector<size_t> below;  // perhaps in the lower tier
+    std::vector<uint16_t> tables;  // of absent, where there are several tables
+    std::vector<size_t> below;     // perhaps in the lower tier
   };
   // Where values are written; `stride`: elements from one value to the next.
   struct OutRows {
@@ -111,10 +113,14 @@ class EmbeddingTable::Impl {
   };
   void LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out,
                    ReadFor reason, uint32_t* places, Missed* missed);
-  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out, ReadFor reason) const;
+  // tables: of the positions, or empty.
+  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, const std::vector<uint16_t>& tables,
+                  OutRows out, ReadFor reason) const;
+  // Gives each absent key the table of its first occurrence among them.
+  void FindTables(Span<const int64_t> keys, Span<const uint16_t> tables, Span<Missed> missed) const;
   // Answers the keys at `below` from the lower tiers; rows come up where it `promotes`, else nothing moves and stamp is 0.
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out, ReadFor reason,
-                     bool promotes);
+                     bool promotes, Span<const uint16_t> tables);
 
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);

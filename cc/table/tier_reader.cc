@@ -195,7 +195,7 @@ class TierReader::Run {
     if (key->row.empty()) return;
     std::fill(key->row.begin(), key->row.end(), uint8_t{0});
     uint8_t* const data = key->row.data();
-    base_.absent.initial().FillRows(&key->key, 1, &data);
+    base_.absent.initial().FillRows(&key->key, nullptr, 1, &data);
     layout.FillSlots(key->row.data(), 1);
   }
 

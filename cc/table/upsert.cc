@@ -81,6 +81,18 @@ Status EmbeddingTable::Impl::CheckEntries(const UpsertRequest& request, ApplyOpe
                                   " twice");
     }
   }
+  const std::string& value = layout()->columns()[0].name;
+  const bool sets_values = std::any_of(request.columns.begin(), request.columns.end(),
+                                       [&](const UpsertRequest::Columns& column) { return column.name == value; });
+  for (int s = 0; s < shards && base_.absent.have_tables() && !sets_values; ++s) {
+    Shard::Locked lock(shards_[s]);
+    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+      if (!operation->row(e)->has(kRowUncommitted)) continue;
+      return InvalidArgumentError("table '", options_.name, "': upsert: expected the values of key ", batch.key(e),
+                                  ", which has no row, because the initializers are a list of ",
+                                  base_.absent.initial().tables(), "; found none: give them");
+    }
+  }
   for (int s = 0; s < shards && request.if_exists == IfExists::kError; ++s) {
     Shard::Locked lock(shards_[s]);
     for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {

@@ -72,7 +72,8 @@ class SavedTable(RowSource):
       dtype: of the values in the part files: "float32", "bfloat16" or "float16". Rows are read as float32, which is exact.
       key_dtype: of the keys: "int64" (int32, too), "uint64" or "uint32".
       frozen: whether it has keys and values alone, for serving: frequencies are read as 0 and versions as -1.
-      initializer: dict (kind, a, b, seed, matrix_rows) of the initial values of absent keys, or None if the checkpoint does not say.
+      initializer: dict (kind, a, b, seed, matrix_rows, and of a list of tables initializers) of the initial values of absent keys, or
+        None if the checkpoint does not say.
       parts: list of SavedPart, one for each partition.
       applies: the greatest count of updates of a part.
     """
@@ -90,6 +91,8 @@ class SavedTable(RowSource):
         self.frozen = "frozen" in manifest
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
+        if "initializers" in manifest:
+            self.initializer["initializers"] = manifest["initializers"]
         for part in parts:
             found = json.loads(part.manifest).get("key_dtype", "int64")
             if found != self.key_dtype:

@@ -109,6 +109,8 @@ class Writer(CheckpointFiles):
             base["frozen"] = 1
         if initializer is not None:
             base["initializer"] = dict(initializer)
+            if "initializers" in initializer:
+                base["initializers"] = base["initializer"].pop("initializers")
         matrix = _checked_matrix(name, initializer, matrix, columns[0][1])
         ids = [0] * partitions if save_ids is None else list(save_ids)
         if len(ids) != partitions:

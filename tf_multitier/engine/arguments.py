@@ -115,6 +115,25 @@ def integers(name, values):
     return np.ascontiguousarray(array, np.int64)
 
 
+def tables(values, keys, count):
+    """uint16 [n], from integers below `count`, one for each of n keys; [0] for None."""
+    if values is None and (count == 1 or not len(keys)):
+        return np.zeros([0], np.uint16)
+    if values is None:
+        raise ValueError(
+            f"tables: expected a table number for each key, because the initializers are a list of {count}; found none: pass tables="
+        )
+    values = integers("tables", values)
+    if len(values) != len(keys):
+        raise ValueError(f"tables: expected shape [{len(keys)}], found [{len(values)}]")
+    wrong = np.flatnonzero((values < 0) | (values >= count))
+    if len(wrong):
+        raise ValueError(
+            f"tables: expected 0 to {count - 1}, found tables[{wrong[0]}] = {values[wrong[0]]}"
+        )
+    return values.astype(np.uint16)
+
+
 def keys(name, values, key_dtype):
     """Integers [n] of a type of keys (key_types.py), as the int64 that the engine has."""
     if key_dtype == "int64":

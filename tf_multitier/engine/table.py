@@ -88,6 +88,7 @@ class Table(RowTransfer, TierControl):
         """record: complete."""
         self._warns_when_full = record["on_full"] == "warn"
         self._value_dtype, self._key_dtype = record["value_dtype"], record["key_dtype"]
+        self._num_tables = len(record["initializers"]) or 1
         text = option_record.text_of(record, in_table=True)
         files = kept.encode_options(text, matrix) if record["keep"] and recover is None else []
         self._table = _engine.Table(text, matrix, recover, files)
@@ -208,7 +209,11 @@ class Table(RowTransfer, TierControl):
         return value_types.as_type(values, value_types.name_of("output_dtype", output_dtype))
 
     def lookup(
-        self, keys: npt.ArrayLike, training: bool = True, output_dtype: typing.Any = None
+        self,
+        keys: npt.ArrayLike,
+        training: bool = True,
+        output_dtype: typing.Any = None,
+        tables: npt.ArrayLike | None = None,
     ) -> np.ndarray:
         """The values of `keys` (integers [n]): [n, dim]. A key without a row reads as its initial value.
 
@@ -218,18 +223,27 @@ class Table(RowTransfer, TierControl):
           keys: integers [n].
           training: False: for evaluation.
           output_dtype: of the result: "float32", "bfloat16" or "float16". None: `value_dtype`.
+          tables: integers [n]: which of the `initializers` each key has. Needed if they are more than one.
         """
         keys = self._keys(keys)
-        found = self._table.lookup(keys, arguments.boolean("training", training))
+        tables = arguments.tables(tables, keys, self._num_tables)
+        found = self._table.lookup(keys, arguments.boolean("training", training), tables)
         return self._typed(found, output_dtype)
 
-    def peek(self, keys: npt.ArrayLike, output_dtype: typing.Any = None) -> np.ndarray:
+    def peek(
+        self,
+        keys: npt.ArrayLike,
+        output_dtype: typing.Any = None,
+        tables: npt.ArrayLike | None = None,
+    ) -> np.ndarray:
         """Reads values without side effects: [n, dim], the same values as `lookup`.
 
         No row moves between tiers, no row counts as used, and the statistics of lookups do not change. For tools that inspect a
         table without changing which rows it keeps in memory.
         """
-        return self._typed(self._table.peek(self._keys(keys)), output_dtype)
+        keys = self._keys(keys)
+        tables = arguments.tables(tables, keys, self._num_tables)
+        return self._typed(self._table.peek(keys, tables), output_dtype)
 
     def apply(
         self,
@@ -240,6 +254,7 @@ class Table(RowTransfer, TierControl):
         hyper: dict[str, float] | None = None,
         slots: typing.Any = None,
         global_step: typing.Any = -1,
+        tables: npt.ArrayLike | None = None,
     ) -> int:
         """Updates each distinct key once, with the sum of its gradients. Keys without a row get one first, if the filter admits them.
 
@@ -253,6 +268,8 @@ class Table(RowTransfer, TierControl):
             are added, with the rule's default initial value.
           global_step: the step, which is the version that the rows get unless the table's score is another; -1: the table's own
             count of applies.
+          tables: integers [n]: which of the `initializers` each entry has; of a repeated key, the first counts. None: every key has a row
+            already, unless there is one initializer.
 
         Returns:
           The number of new keys that got no row, because of `on_full` or `refuse_colder`.
@@ -272,10 +289,12 @@ class Table(RowTransfer, TierControl):
             if len(counts) and counts.min() < 0:
                 raise ValueError(f"counts: expected at least 0 each, found {counts.min()}")
         global_step = arguments.integer("global_step", global_step)
+        count = 1 if tables is None else self._num_tables  # keys with rows need none
+        tables = arguments.tables(tables, keys, count)
         slots, missing = self._slot_columns(rule, spec, slots)
         if missing:
             self._table.add_slots(missing)
-        refused = self._table.apply(rule, keys, grads, counts, values, slots, global_step)
+        refused = self._table.apply(rule, keys, grads, counts, values, slots, global_step, tables)
         if refused and self._warns_when_full:
             self._warns_when_full = False
             warnings.warn(
