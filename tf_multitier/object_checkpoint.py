@@ -95,7 +95,8 @@ def entries_of_part(
     return entries + ([(name, "", tf.zeros([0, dim]))] if index == 0 and is_listed else [])
 
 
-def _save(trackables, file_prefix):
+def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
+    """Writes {key: variable} as a checkpoint of that prefix, or as a part of one. Returns `file_prefix`."""
     prefix = tf.strings.regex_replace(file_prefix, f"{_SUFFIX}$".replace(".", r"\."), "")
     variables = _whole_variables(trackables)
     own = [variable.variable_name for variable in variables.values()]
@@ -188,5 +189,5 @@ def wholly_or_not_at_all(objects: list, path: str) -> Iterator[None]:
 
 
 register_checkpoint_saver(
-    package=_PACKAGE, name=_NAME, predicate=_is_ours, save_fn=_save, restore_fn=_restore
+    package=_PACKAGE, name=_NAME, predicate=_is_ours, save_fn=save, restore_fn=_restore
 )

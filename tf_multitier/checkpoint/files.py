@@ -95,23 +95,16 @@ class CheckpointFiles:
         self._check_new(name)
         self._tensors[name] = (size, value)
 
-    def _add_parts(
-        self,
-        tensors: list[str],
-        manifests: list[dict],
-        matrix: np.ndarray,
-        write: Callable[[list], None],
-    ) -> int:
-        """Writes the part files of one table.
+    @contextlib.contextmanager
+    def _parts(
+        self, tensors: list[str], manifests: list[dict], matrix: np.ndarray
+    ) -> Iterator[list]:
+        """Gives one _engine.PartWriter for each part of one table, to write the rows in the block.
 
         Args:
           tensors: names of the tensors that get the manifests.
           manifests: one for each part.
           matrix: float32 [matrix_rows, dim], of initial values; [0, dim] without one.
-          write: is called with one _engine.PartWriter for each part, and writes their rows.
-
-        Returns:
-          The number of rows.
         """
         for tensor in tensors:
             self._check_new(tensor)
@@ -120,7 +113,7 @@ class CheckpointFiles:
             for manifest in manifests:
                 text = json.dumps(manifest, ensure_ascii=False)
                 writers.append(_engine.PartWriter(self.path, text, matrix))
-            write(writers)
+            yield writers
             texts = [writer.finish() for writer in writers]
         except BaseException:
             for writer in writers:
@@ -129,6 +122,18 @@ class CheckpointFiles:
         self._files += [f"{self.path}.{manifest['file']}" for manifest in manifests]
         for tensor, text in zip(tensors, texts):
             self._add_tensor(tensor, len(text), functools.partial(np.array, text.encode(), object))
+
+    def _add_parts(
+        self,
+        tensors: list[str],
+        manifests: list[dict],
+        matrix: np.ndarray,
+        write: Callable[[list], None],
+    ) -> int:
+        """Calls `write` with what `_parts` gives. Returns the number of rows."""
+        with self._parts(tensors, manifests, matrix) as writers:
+            write(writers)
+        texts = [self._tensors[tensor][1]().item() for tensor in tensors]
         return sum(json.loads(text)["num_rows"] for text in texts)
 
     def _write_index(self):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -17,6 +20,7 @@ from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
 from tf_multitier.engine import arguments
 from tf_multitier.engine.rows import Rows
+from tf_multitier.option_values import one_of
 
 _NUM_BUCKETS = 1024
 
@@ -83,29 +87,75 @@ class Writer(CheckpointFiles):
         """
         if frozen not in (None, *FROZEN_DTYPES):
             raise ValueError(f"frozen: expected None, {', '.join(FROZEN_DTYPES)}; found {frozen!r}")
+        count = 0
+        with self.open_table(
+            name,
+            rows.columns,
+            key_dtype(rows),
+            frozen or value_dtype(rows),
+            partitions,
+            initializer=initializer,
+            applies=applies,
+            matrix=matrix,
+            is_frozen=frozen is not None,
+            save_ids=save_ids,
+        ) as add:
+            for block in [rows] if isinstance(rows, Rows) else rows.blocks():
+                count += add(block)
+        return count
+
+    @contextlib.contextmanager
+    def open_table(
+        self,
+        name: str,
+        columns: Sequence,
+        key_dtype: str = "int64",
+        dtype: str = "float32",
+        partitions: int = 1,
+        *,
+        initializer: Mapping | None = None,
+        applies: int = 0,
+        matrix: np.ndarray | None = None,
+        is_frozen: bool = False,
+        save_ids: Sequence[int] | None = None,
+        repeats: str = "error",
+    ) -> Iterator[Callable[[Rows], int]]:
+        """Writes the rows of an embedding variable a block at a time: gives a function that adds an `engine.Rows`, and returns its size.
+
+        Args:
+          name, partitions, initializer, applies, matrix, save_ids: see add_table.
+          columns: list of (name, dim, initial value): the value first, then the slots.
+          key_dtype, dtype: of the keys and the values, as those of a RowSource.
+          is_frozen: whether only keys and values of type `dtype` are written.
+          repeats: for a key that is added twice: "error", which takes 16 bytes of memory for each key; or "unchecked": then a restore
+            refuses the checkpoint.
+
+        Raises:
+          ValueError: see add_table.
+        """
+        one_of("repeats", repeats, ("error", "unchecked"))
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
-        columns = arguments.columns("columns", rows.columns)
-        of_value, of_keys = frozen or value_dtype(rows), key_dtype(rows)
+        columns = arguments.columns("columns", columns)
         base = {
             "format_version": 1,
-            "key_dtype": of_keys,
+            "key_dtype": key_dtype,
             "dim": columns[0][1],
             "columns": [
                 {
                     "name": column,
-                    "dtype": "float32" if i else of_value,
+                    "dtype": "float32" if i else dtype,
                     "dim": dim,
                     "initial_value": value,
                 }
-                for i, (column, dim, value) in enumerate(columns[:1] if frozen else columns)
+                for i, (column, dim, value) in enumerate(columns[:1] if is_frozen else columns)
             ],
             "num_rows": 0,
             "num_partitions": partitions,
             "applies": applies,
             "checksum": 0,
         }
-        if frozen:
+        if is_frozen:
             base["frozen"] = 1
         if initializer is not None:
             base["initializer"] = dict(initializer)
@@ -126,15 +176,26 @@ class Writer(CheckpointFiles):
         }
         for tensor in added:
             self._check_new(tensor)
-        count = self._add_parts(
-            tensors,
-            manifests,
-            matrix,
-            lambda writers: _write_rows(name, writers, rows, bool(frozen)),
-        )
+        keys: list = []
+        counted: list = []
+
+        def add(block):
+            if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in columns]:
+                raise ValueError(f"'{name}': expected columns {columns}, found {block.columns}")
+            check_key_type(name, block, key_dtype)
+            checked = arguments.rows(values_of(block) if is_frozen else block)
+            for writer, of_part in zip(writers, _by_part(checked, partitions)):
+                writer.add(of_part)
+            if repeats == "error":
+                keys.append(checked["keys"])
+                counted.append(checked["counted_keys"])
+            return len(checked["keys"])
+
+        with self._parts(tensors, manifests, matrix) as writers:
+            yield add
+            _check_distinct(name, keys, counted)
         for tensor, value in added.items():
             self.add_tensor(tensor, value)
-        return count
 
     def add_tensor(self, name: str, value: np.ndarray) -> None:
         """Adds a dense tensor. It stays in memory until the end of the block.
@@ -155,21 +216,6 @@ class Writer(CheckpointFiles):
                 f"tensor '{name}': expected numbers or strings, found {array.dtype}"
             ) from None
         self._add_tensor(name, array.nbytes, lambda: array)
-
-
-def _write_rows(name, writers, rows, frozen):
-    """Writes rows of a RowSource, or of a Rows, each to the writer of its partition."""
-    keys, counted = [], []
-    for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-        if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in rows.columns]:
-            raise ValueError(f"'{name}': expected columns {rows.columns}, found {block.columns}")
-        check_key_type(name, block, key_dtype(rows))
-        checked = arguments.rows(values_of(block) if frozen else block)
-        for writer, of_part in zip(writers, _by_part(checked, len(writers))):
-            writer.add(of_part)
-        keys.append(checked["keys"])
-        counted.append(checked["counted_keys"])
-    _check_distinct(name, keys, counted)
 
 
 def values_of(rows: Rows) -> Rows:
