@@ -99,6 +99,11 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     def _add_variables(self, configs):
         """Makes a variable for each {name: config}, with its Rows. If one fails, the layer has none of them."""
         variables = {name: self._new_variable(name, made) for name, made in configs.items()}
+        self._take_variables(variables)
+        return variables
+
+    def _take_variables(self, variables):
+        """Makes Rows of the {name: embedding variable} weights of the layer."""
         # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
         made = [
             Rows(part, f"layer '{self.name}'", self.optimizer, variable, its_name)
@@ -110,7 +115,6 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
             self._track_row_optimizer(len(self._rows) - 1)
             # Only now: Keras thaws the variables that it began to track as trainable.
             rows.trainable = self.trainable
-        return variables
 
     def _rows_dtype(self, option):
         """The type of rows: that of the option where it says one, else that of the policy."""

@@ -21,37 +21,21 @@ from tf_multitier.keras.rows import UpdatesRows
 
 
 class _WithRows(UpdatesRows):
-    """Mixed into a class of Keras' optimizers. `_row_optimizer_class` and `_arguments` say which rule trains rows."""
+    """Mixed into a class of Keras' optimizers, `_rule` of _RULES."""
 
     # Of Keras' class.
     built: typing.Any
     name: typing.Any
     iterations: typing.Any
 
-    _row_optimizer_class: typing.Any
-    _arguments: tuple = ()
-
-    def _make_row_optimizer(self):
-        config = self.get_config()
-        if config.get("amsgrad"):
-            raise NotImplementedError(
-                f"with_rows: amsgrad of {type(self).__name__} has no rule for rows"
-            )
-        kind, names = self._row_optimizer_class, list(self._arguments)
-        if kind is row_optimizers.SGD and config.get("momentum"):
-            kind, names = row_optimizers.Momentum, ["momentum", "nesterov"]
-        if config.get("weight_decay") and kind is not row_optimizers.AdamW:
-            raise NotImplementedError(
-                f"with_rows: weight_decay of {type(self).__name__}: expected none, found {config['weight_decay']}: use AdamW"
-            )
-        return kind(lambda: self.learning_rate, **{name: config[name] for name in names})
+    _rule: str
 
     @property
     def row_optimizer(self) -> typing.Any:
         """The optimizer of tf_multitier.optimizers that updates rows."""
         if getattr(self, "_rows_by", None) is None:
             with tf.init_scope():
-                self._rows_by = self._make_row_optimizer()
+                self._rows_by = row_optimizer_of(self, self._rule)
         return self._rows_by
 
     def build(self, variables: typing.Any) -> None:
@@ -85,7 +69,7 @@ class _WithRows(UpdatesRows):
             with keras.name_scope(self.name):
                 self.build(variables)
         grads, variables = keras_internals.with_gradients(self, grads, variables)
-        grads = _clip_rows(self, grads, variables)
+        grads = clipped(self, grads, [v.whole if isinstance(v, Rows) else None for v in variables])
         pairs = list(zip(grads, variables))
         rows = [(g, v) for g, v in pairs if isinstance(v, Rows)]
         own = [(g, v.embedding_variable) for g, v in rows if v.row_optimizer is None]
@@ -120,16 +104,19 @@ class _WithRows(UpdatesRows):
                 state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
 
 
-def _clip_rows(optimizer, grads, variables):
-    """Clips the gradients of rows as the optimizer clips those of dense variables. By the global norm: all gradients."""
+def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
+    """Gradients, with those of rows clipped as a Keras optimizer clips those of dense variables. By the global norm: all gradients.
+
+    wholes: for each gradient of rows, their variable, whose parts have one norm; for other gradients None.
+    """
+    grads = list(grads)
     scale = lambda g, factor: tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
-    is_rows = [isinstance(v, Rows) for v in variables]
+    is_rows = [whole is not None for whole in wholes]
     if optimizer.clipnorm:
-        # The parts of a partitioned table have one norm.
         parts: dict = {}
-        for i, variable in enumerate(variables):
+        for i, whole in enumerate(wholes):
             if is_rows[i]:
-                parts.setdefault(id(variable.whole), []).append(i)
+                parts.setdefault(id(whole), []).append(i)
         for its in parts.values():
             values = [grads[i].values for i in its]
             clipped = tf.clip_by_norm(tf.concat(values, 0), optimizer.clipnorm)
@@ -171,10 +158,28 @@ _RULES = {
 }
 
 
+def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
+    """The optimizer of tf_multitier.optimizers that trains rows by the rule and the learning rate of a Keras optimizer.
+
+    Raises:
+      NotImplementedError: amsgrad, or weight_decay of another class than AdamW.
+    """
+    config, kind = optimizer.get_config(), type(optimizer).__name__
+    if config.get("amsgrad"):
+        raise NotImplementedError(f"with_rows: amsgrad of {kind} has no rule for rows")
+    if config.get("weight_decay") and rule != "AdamW":
+        raise NotImplementedError(
+            f"with_rows: weight_decay of {kind}: expected none, found {config['weight_decay']}: use AdamW"
+        )
+    ours, names = _RULES[rule]
+    if ours == "SGD" and config.get("momentum"):
+        ours, names = "Momentum", ("momentum", "nesterov")
+    arguments = {name: config[name] for name in names}
+    return getattr(row_optimizers, ours)(lambda: optimizer.learning_rate, **arguments)
+
+
 def _derived(name):
-    ours, arguments = _RULES[name]
-    members = {"_row_optimizer_class": getattr(row_optimizers, ours), "_arguments": arguments}
-    made = type(f"{name}WithRows", (_WithRows, getattr(keras.optimizers, name)), members)
+    made = type(f"{name}WithRows", (_WithRows, getattr(keras.optimizers, name)), {"_rule": name})
     made.__module__ = __name__
     return keras.saving.register_keras_serializable(package="tf_multitier")(made)
 
