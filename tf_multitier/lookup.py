@@ -40,6 +40,7 @@ from tf_multitier.queries import colocated
 from tf_multitier.queries import lookup_values
 from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
+from tf_multitier.queries import values_of_keys
 from tf_multitier.sparse_ids import check_sparse
 from tf_multitier.sparse_ids import from_ragged
 from tf_multitier.sparse_ids import one_a_key
@@ -195,17 +196,13 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, ta
                 max_norm=max_norm,
                 training=training,
             )
-    # The parts are on several devices, so one op cannot take all handles; or there are tables, which it does not take. Unsorted segment sums also add in order of occurrence.
+    # The parts are on several devices, so one op cannot take all handles; or there are tables, which it does not take. Unsorted
+    # segment sums also add in order of occurrence.
     if weights is not None:
         weights = one_a_key(weights, keys)
-    values = embedding_lookup(
-        variable,
-        keys,
-        max_norm=None if max_norm < 0 else max_norm,
-        training=training,
-        output_dtype=tf.float32,
-        tables=tables[0] if tables else None,
-    )
+    values = values_of_keys(variable, keys, training, tables[0] if tables else None)
+    if max_norm >= 0:
+        values = placement.clip_by_norm(variable, values, max_norm)
     factors = tf.ones(tf.shape(keys), tf.float32) if weights is None else weights
     if weights is not None:
         values *= weights[:, None]

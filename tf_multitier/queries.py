@@ -131,9 +131,13 @@ def lookup_values(variable, ids, training=True, tables=None):
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       TypeError, ValueError: for ids that are not integers, and those of table_numbers.checked.
     """
+    return values_of_keys(variable, as_keys(variable, ids), training, tables)
+
+
+def values_of_keys(variable, keys, training=True, tables=None):
+    """`lookup_values` of keys as ops have them: int64, whatever the variable's key_dtype."""
     training = training_attribute(training)
     accessed(variable)
-    keys = as_keys(variable, ids)
     return route(
         variable.parts,
         keys,

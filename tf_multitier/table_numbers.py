@@ -109,7 +109,7 @@ def _of_concatenation(keys, lookups):
         part, tables = lookups.pop(fits[0])
         at += len(part)
         found.append(tables)
-    return tf.concat(found, 0) if len(found) > 1 else None
+    return tf.concat(found, 0) if found else None
 
 
 def _is_prefix(part, whole):
