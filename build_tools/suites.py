@@ -41,6 +41,8 @@ SYSTEM = [
     "test_killed_transfers.py",
     "test_linked_save_faults.py",
     "test_linked_saves.py",
+    "test_one_embedding_programs.py",
+    "test_one_embedding_snapshots.py",
     "test_over_hbm.py",
     "test_storage_sharing.py",
     "test_table_processes.py",

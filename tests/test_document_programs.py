@@ -122,6 +122,7 @@ NEEDS = {
     "docs/deeprec.md": None,
     "docs/formats/leveldb.md": leveldb_page,
     "docs/kept_rows.md": None,
+    "docs/one_embedding.md": None,
     "docs/operations.md": None,
     "docs/options.md": None,
     "docs/rows.md": None,

@@ -234,6 +234,22 @@ def test_a_keras_factorization_beats_popularity_and_is_saved(tmp_path):
     assert os.path.getsize(model) > 2 * 1500 * 64 * 4  # rows and accumulators of the users alone
 
 
+# --- train_dlrm_one_embedding.py, train_deepfm_one_embedding.py -----------------------------------
+
+
+@pytest.mark.parametrize("name", ["dlrm", "deepfm"])
+def test_a_click_model_of_one_embedding_gives_the_same_values_in_every_store(name, tmp_path):
+    flags = ["--steps=60", "--eval_every=30", "--batch_size=512", "--embedding_dim=4"]
+    flags += ["--eval_rows=4096", f"--persistent_path={tmp_path}", "--snapshot=last"]
+    program = f"train_{name}_one_embedding.py"
+    out = run_example(program, *flags, "--store=cached_ssd", "--cache_budget_mb=0.1")
+    assert number_after("held-out AUC", out) > 0.6 and "snapshots: last" in out
+    assert re.search(r"^ssdhash +[0-9,]+ ", out, re.M), out
+    steps = lambda text: re.findall("^step .*", text, re.M)
+    dram = run_example(program, *flags, "--store=device_mem", "--snapshot=dram")
+    assert steps(dram) == steps(out) and len(steps(out)) == 2
+
+
 # --- README.md -----------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ MODULES = [
     "engine",
     "serving",
     "keras",
+    "one_embedding",
     "lookup",
     "options",
     "deeprec",
@@ -75,7 +76,15 @@ def untyped(function):
 
 def test_dir_shows_the_public_names_alone():
     assert dir(tf_multitier) == sorted(
-        [*tf_multitier.__all__, "checkpoint", "deeprec", "engine", "keras", "serving"]
+        [
+            *tf_multitier.__all__,
+            "checkpoint",
+            "deeprec",
+            "engine",
+            "keras",
+            "one_embedding",
+            "serving",
+        ]
     )
     assert all(getattr(tf_multitier, name) is not None for name in dir(tf_multitier))
 
