@@ -74,7 +74,7 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1.5]),
-        r"storage_size\[0\]: expected an integer of bytes, found 1.5",
+        r"storage_size\[0\]: expected an integer of bytes, .*found 1.5",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1, 2]),

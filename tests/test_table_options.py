@@ -60,7 +60,7 @@ from tf_multitier import engine
         (
             dict(storage_size=64.5),
             ValueError,
-            r"storage_size\[0\]: expected an integer of bytes, found 64.5",
+            r"storage_size\[0\]: expected an integer of bytes, .*found 64.5",
         ),
         (dict(storage_size=[8]), ValueError, r"at least one row \(16 bytes\), found 8"),
         (

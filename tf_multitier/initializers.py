@@ -14,6 +14,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier.option_values import integer
 from tf_multitier.option_values import Option
 from tf_multitier.option_values import real
 from tf_multitier.tensorflow_internals import TruncatedNormalV2
@@ -89,7 +90,7 @@ class TruncatedNormal(KeyInitializer):
         self.stddev = real("TruncatedNormal.stddev", stddev)
         self.lower = None if lower is None else real("TruncatedNormal.lower", lower)
         self.upper = None if upper is None else real("TruncatedNormal.upper", upper)
-        self.seed = seed
+        self.seed = None if seed is None else integer("TruncatedNormal.seed", seed, -(2**63))
         if self.stddev <= 0:
             raise ValueError(f"TruncatedNormal.stddev: expected more than 0, found {self.stddev}")
         if None not in (lower, upper) and not typing.cast(float, lower) < typing.cast(float, upper):

@@ -12,11 +12,11 @@ b'{"version": 1, ...}'                    the attribute `options` of ops, SavedM
 from __future__ import annotations
 
 import collections.abc
+import copy
 import enum
 import functools
 import inspect
 import json
-import math
 import numbers
 import os
 import re
@@ -26,6 +26,8 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier.option_values import did_you_mean
+from tf_multitier.option_values import is_finite
 
 VERSION = 1
 
@@ -50,12 +52,13 @@ def _integer(name, value, described, error):
     if isinstance(value, str) and described["unit"] == " bytes":
         return value
     unit = described["unit"] and f" of{described['unit']}"
-    raise error(f"{name}: expected an integer{unit}, found {value!r}")
+    text = ", or text such as 4GB or 512 MiB" if described["unit"] == " bytes" else ""
+    raise error(f"{name}: expected an integer{unit}{text}, found {value!r}")
 
 
 def _number(name, value, described, error):
     is_number = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
-    if not is_number or not math.isfinite(value):
+    if not is_number or not is_finite(value):
         raise error(f"{name}: expected a finite number, found {value!r}")
     return float(value)
 
@@ -85,7 +88,15 @@ def _name(name, value, described, error):
 
 def _integers(name, value, described, error):
     if isinstance(value, collections.abc.Mapping):
-        return {k: _integer(f"{name}[{k!r}]", v, described, error) for k, v in value.items()}
+        found = {}
+        for key, each in value.items():
+            tier = key.name if isinstance(key, enum.Enum) else key
+            if not isinstance(tier, str):
+                raise error(f"{name}: expected {{tier: size}}, found the key {key!r}")
+            found[tier] = _integer(f"{name}[{tier!r}]", each, described, error)
+        return found
+    if isinstance(value, (collections.abc.Set, bytearray)):
+        raise error(f"{name}: expected a list or {{tier: size}}, found {value!r}")
     one = isinstance(value, (str, numbers.Number, bytes)) or not isinstance(
         value, collections.abc.Iterable
     )
@@ -164,18 +175,45 @@ def check(
     def wrong(message):
         return wrong_type(shown(message))
 
+    kind, place = ("a table", "in_table") if in_table else ("an embedding variable", "in_variable")
+    known = [name for name, described in DESCRIPTIONS.items() if described[place]]
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                shown(
+                    f"{name}: expected an option of {kind}, found none of that name{did_you_mean(name, known)}"
+                )
+            )
     plain = {
-        name: _plain(name, value, DESCRIPTIONS[name], wrong) if name in DESCRIPTIONS else value
+        name: _plain(name, value, DESCRIPTIONS[name], wrong)
         for name, value in values.items()
         if value is not None
     }
     try:
-        record = _engine.check_options(_encoded(plain), in_table, value_dtype, True)
+        encoded = _encoded(plain)
+    except UnicodeEncodeError as error:
+        raise wrong(f"{_not_text(plain)}: expected text in UTF-8, found {error.object!r}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise wrong(
+            f"options: expected integers of 64 bits, found one that is larger: {error}"
+        ) from None
+    try:
+        record = _engine.check_options(encoded, in_table, value_dtype, True)
     except (ValueError, NotImplementedError) as error:
         raise type(error)(shown(str(error))) from None
     complete = _decoded(record)
     del complete["version"]
     return complete
+
+
+def _not_text(plain):
+    """The option whose value is no text in UTF-8."""
+    for name, value in plain.items():
+        try:
+            _encoded({name: value})
+        except UnicodeEncodeError:
+            return name
+    return "options"
 
 
 def text_of(
@@ -194,7 +232,7 @@ def _complete(record, in_table, value_dtype):
 
 def complete(record: bytes | str, *, in_table: bool = False, value_dtype: str = "float32") -> dict:
     """{name: value} of every option, from the form that ops and files have."""
-    return dict(_complete(record, in_table, value_dtype))
+    return copy.deepcopy(_complete(record, in_table, value_dtype))
 
 
 def changed(record: bytes, **values: typing.Any) -> bytes:
@@ -216,7 +254,17 @@ def from_json(record: dict) -> bytes:
         raise NotImplementedError(
             f"options: expected version {VERSION}, found {record.get('version')}: use the release that wrote them"
         )
-    return _encoded(values)
+    return _encoded(of_this_release(values))
+
+
+def of_this_release(values: dict) -> dict:
+    """The values of a file. NotImplementedError if this release does not have one of their options."""
+    for name in values:
+        if name not in DESCRIPTIONS and name != "version":
+            raise NotImplementedError(
+                f"{name}: expected an option of this release, found none of that name: use the release that wrote it"
+            )
+    return values
 
 
 def documented(function: collections.abc.Callable, names: collections.abc.Iterable | None = None):

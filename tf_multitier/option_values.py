@@ -1,7 +1,10 @@
 """Checks of the values of options, and Option, the base class of all option objects."""
 
+import functools
+import inspect
 import math
 import numbers
+import typing
 
 from tf_multitier import _engine
 
@@ -19,9 +22,16 @@ def integer(where, value, minimum, maximum=2**63 - 1):
 
 
 def real(where, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not is_finite(value):
         raise TypeError(f"{where}: expected a finite number, found {value!r}")
     return float(value)
+
+
+def is_finite(number):
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def boolean(where, value):
@@ -54,8 +64,27 @@ def instance(where, value, classes):
     return value
 
 
+@functools.cache
+def _arguments(option):
+    """The arguments of the constructors of a class and of its bases, in order."""
+    bases = [each for each in option.__mro__ if issubclass(each, Option) and each is not Option]
+    return tuple(
+        dict.fromkeys(name for each in bases for name in inspect.signature(each).parameters)
+    )
+
+
 class Option:
-    """Base class: prints the fields, and compares objects by their fields."""
+    """Base class: prints the fields, and compares objects by their fields, which are the constructor's arguments."""
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        """Sets a field. AttributeError if the constructor has no argument of that name, so that none is ignored."""
+        known = _arguments(type(self))
+        if name not in known:
+            raise AttributeError(
+                f"{type(self).__name__}: expected one of {', '.join(known) or 'no fields'}, found {name!r}"
+                f"{did_you_mean(name, known)}"
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self):
         fields = ", ".join(f"{k}={v!r}" for k, v in sorted(vars(self).items()))

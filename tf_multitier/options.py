@@ -10,6 +10,7 @@ time (`EmbeddingVariable.expire`), not only when a checkpoint is saved.
 from __future__ import annotations
 
 import datetime
+import numbers
 import typing
 
 import tensorflow as tf
@@ -94,8 +95,16 @@ class _Filter(Option):
         raise NotImplementedError
 
     def _check(self):
+        """Checks the fields and keeps them as the record has them."""
         shown = lambda message: f"{type(self).__name__}.{message.removeprefix('filter.')}"
-        option_record.check({"filter": self._record()}, shown)
+        checked = option_record.check({"filter": self._record()}, shown)["filter"]
+        vars(self).update(
+            {
+                name: checked[name]
+                for name in vars(self)
+                if vars(self)[name] is not None and name in checked
+            }
+        )
 
 
 class CounterFilter(_Filter):
@@ -150,19 +159,25 @@ class CBFFilter(_Filter):
         counter_type: typing.Any = None,
     ) -> None:
         name = "uint32" if counter_type is None else getattr(counter_type, "name", counter_type)
-        if name not in self._BITS:
+        if not isinstance(name, str) or name not in self._BITS:
             raise ValueError(
                 "CBFFilter.counter_type: expected tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
                 f"these sizes; found {counter_type!r}{did_you_mean(name, self._BITS)}"
             )
-        self.counter_bits = self._BITS[name]
         self.filter_freq = filter_freq
         self.max_element_size = max_element_size
         self.false_positive_probability = false_positive_probability
+        self.counter_type = f"uint{self._BITS[name]}"
         self._check()
 
+    @property
+    def counter_bits(self) -> int:
+        """Bits of a counter."""
+        return self._BITS[self.counter_type]
+
     def _record(self):
-        return {"kind": "bloom", **vars(self)}
+        fields = {name: value for name, value in vars(self).items() if name != "counter_type"}
+        return {"kind": "bloom", "counter_bits": self.counter_bits, **fields}
 
 
 class ProbabilisticFilter(_Filter):
@@ -174,6 +189,13 @@ class ProbabilisticFilter(_Filter):
 
     def _record(self):
         return {"kind": "probabilistic", **vars(self)}
+
+
+def _lifetime(value):
+    """A number of steps, or the microseconds of a timedelta."""
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
+    return value
 
 
 class GlobalStepEvict(Option):
@@ -190,14 +212,15 @@ class GlobalStepEvict(Option):
     """
 
     def __init__(self, steps_to_live: int | datetime.timedelta | None = None) -> None:
-        self.is_time = isinstance(steps_to_live, datetime.timedelta)
-        if isinstance(steps_to_live, datetime.timedelta):
-            steps_to_live = steps_to_live // datetime.timedelta(microseconds=1)
-        self.steps_to_live = (
-            0
-            if steps_to_live is None
-            else integer("GlobalStepEvict.steps_to_live", steps_to_live, 1)
-        )
+        if steps_to_live is not None:
+            lifetime = _lifetime(steps_to_live)
+            integer("GlobalStepEvict.steps_to_live", lifetime, 1)
+        self.steps_to_live = steps_to_live
+
+    @property
+    def lifetime(self) -> int:
+        """Steps, or microseconds; 0: removes nothing."""
+        return 0 if self.steps_to_live is None else int(_lifetime(self.steps_to_live))
 
 
 class L2WeightEvict(Option):
@@ -210,8 +233,9 @@ class L2WeightEvict(Option):
     """
 
     def __init__(self, l2_weight_threshold: float = -1.0) -> None:
-        self.l2_weight_threshold = l2_weight_threshold
-        option_record.check(vars(self), "L2WeightEvict.{}".format)
+        given = {"l2_weight_threshold": l2_weight_threshold}
+        checked = option_record.check(given, "L2WeightEvict.{}".format)
+        self.l2_weight_threshold = checked["l2_weight_threshold"]
 
 
 class EmbeddingVariableOption(Option):
@@ -291,6 +315,8 @@ VALUE_TYPES = (tf.float32, tf.bfloat16, tf.float16)
 def value_type(name, value):
     """A type of values as a tf.DType. TypeError if it is none."""
     names = ", ".join(dtype.name for dtype in VALUE_TYPES)
+    if isinstance(value, numbers.Number):
+        raise TypeError(f"{name}: expected {names}; found {value!r}")
     try:
         found = tf.as_dtype(value)
     except TypeError:
@@ -323,11 +349,12 @@ _CHECKS = {
 
 def _check_lifetime(name, evict, score):
     """ValueError if the rows' versions are not what the lifetime of a GlobalStepEvict counts."""
-    if evict.steps_to_live == 0 or score == "custom" or evict.is_time == (score == "time"):
+    is_time = isinstance(evict.steps_to_live, datetime.timedelta)
+    if evict.lifetime == 0 or score == "custom" or is_time == (score == "time"):
         return
     variable = f"embedding variable '{name}'"
     expected = "a datetime.timedelta" if score == "time" else "a number of steps"
-    found = "a datetime.timedelta" if evict.is_time else f"{evict.steps_to_live} steps"
+    found = "a datetime.timedelta" if is_time else f"{evict.steps_to_live} steps"
     raise ValueError(
         f"{variable}: GlobalStepEvict.steps_to_live: expected {expected} with score '{score}', found {found}"
     )
@@ -364,11 +391,13 @@ def record_of(name, option, storage, seed=0):
         "filter": None if option.filter_option is None else option.filter_option._record(),
         "score": option.score,
         "stochastic_rounding": option.stochastic_rounding,
+        "steps_to_live": 0,
+        "l2_weight_threshold": -1.0,
     }
     for evict in option.evict_option:
         if isinstance(evict, GlobalStepEvict):
             _check_lifetime(name, evict, option.score)
-            values["steps_to_live"] = evict.steps_to_live
+            values["steps_to_live"] = evict.lifetime
         else:
             values["l2_weight_threshold"] = evict.l2_weight_threshold
     return values

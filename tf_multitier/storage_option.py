@@ -5,6 +5,7 @@ It comes from the variable's arguments, or from environment variables (`storage_
 
 from __future__ import annotations
 
+import enum
 import inspect
 import numbers
 import os
@@ -69,13 +70,21 @@ class StorageOption(Option):
         strategy = _member(CacheStrategy, given["cache_strategy"])
         given = {**given, "storage_type": kind, "cache_strategy": strategy}
         checked = option_record.check(given, shown)
-        vars(self).update({name: checked[name] for name in given})
-        self.storage_type = StorageType.DEFAULT if kind is None else StorageType[_name(kind)]
-        self.storage_path = checked["storage_path"] or None
-        self.storage_size = tuple(checked["storage_size"])
-        self.storage_rows = tuple(checked["storage_rows"])
-        self.cache_strategy = None if strategy is None else CacheStrategy[_name(strategy)]
-        self.on_full = given["on_full"] or "error"
+        kept = {name: checked[name] for name in given}
+        kept["storage_type"] = StorageType.DEFAULT if kind is None else StorageType[_name(kind)]
+        kept["storage_path"] = checked["storage_path"] or None
+        kept["storage_size"] = tuple(checked["storage_size"])
+        kept["storage_rows"] = tuple(checked["storage_rows"])
+        is_default = checked["cache_strategy"] == "DEFAULT"
+        kept["cache_strategy"] = None if is_default else CacheStrategy[checked["cache_strategy"]]
+        kept["on_full"] = _name(given["on_full"]) or "error"
+        vars(self).update(kept)
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        """Sets a field, as the constructor does: all are checked together."""
+        if name not in OPTIONS:
+            super().__setattr__(name, value)  # AttributeError
+        self._set({**vars(self), name: value}, "StorageOption.{}".format)
 
 
 OPTIONS = tuple(name for name in inspect.signature(StorageOption).parameters)
@@ -84,8 +93,8 @@ StorageOption.__doc__ = option_record.documented(StorageOption, OPTIONS)
 
 def _member(kind, value):
     """A member of an enum from its number. Anything else is left to the record, which has names."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        return value
+    if isinstance(value, (bool, enum.Enum)) or not isinstance(value, numbers.Integral):
+        return os.fsdecode(value) if isinstance(value, bytes) else value
     return kind(value) if value in kind.values() else str(value)
 
 

@@ -7,6 +7,28 @@
 #include "cc/row/initializer_set.h"
 
 namespace multitier {
+namespace {
+
+// A parameter of another kind would be ignored.
+Status ExpectOwnParameters(const AdmissionSpec& spec) {
+  const AdmissionSpec unset;
+  const bool counts = spec.kind == AdmissionKind::kCounter || spec.kind == AdmissionKind::kBloom;
+  const auto check = [](const char* name, bool is_own, bool is_set, const char* kinds) {
+    if (is_own || !is_set) return OkStatus();
+    return InvalidArgumentError("filter.", name, ": expected it only with filter.kind ", kinds, ", found another kind");
+  };
+  const bool is_bloom = spec.kind == AdmissionKind::kBloom;
+  MT_RETURN_IF_ERROR(check("filter_freq", counts, spec.filter_freq != unset.filter_freq, "counter or bloom"));
+  MT_RETURN_IF_ERROR(check("max_keys", spec.kind == AdmissionKind::kCounter, spec.max_keys != unset.max_keys, "counter"));
+  MT_RETURN_IF_ERROR(check("max_element_size", is_bloom, spec.max_element_size != unset.max_element_size, "bloom"));
+  MT_RETURN_IF_ERROR(check("false_positive_probability", is_bloom,
+                           spec.false_positive_probability != unset.false_positive_probability, "bloom"));
+  MT_RETURN_IF_ERROR(check("counter_bits", is_bloom, spec.counter_bits != unset.counter_bits, "bloom"));
+  return check("probability", spec.kind == AdmissionKind::kProbabilistic, spec.probability != unset.probability,
+               "probabilistic");
+}
+
+}  // namespace
 
 const std::vector<std::string>& StorageTypes() {
   static const auto* const types = new std::vector<std::string>{"DRAM",
@@ -162,6 +184,7 @@ Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
 
 Status ValidateOptions(const Options& o) {
   MT_RETURN_IF_ERROR(ValidateTableOptions(o));
+  MT_RETURN_IF_ERROR(ExpectOwnParameters(o.filter));
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
   if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
   MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));

@@ -69,6 +69,8 @@ class Table(RowTransfer, TierControl):
           EngineError: this process cannot write to the storage path.
         """
         positional = {"dim": dim, "initializer": initializer, "a": a, "b": b}
+        if not isinstance(options or {}, collections.abc.Mapping):
+            raise ValueError(f"options: expected a mapping of options by name, found {options!r}")
         given = dict(options or {})
         for name, value in {**positional, **named}.items():
             if name in given and value is not None:
@@ -76,12 +78,15 @@ class Table(RowTransfer, TierControl):
                     f"{name}: expected it once, found it in options and as an argument"
                 )
             given.setdefault(name, value)
-        given = {name: value for name, value in given.items() if value is not None}
         for option in ("initializer", "filter"):
             _gather(option, given)
         matrix = arguments.matrix("matrix", matrix, arguments.dim("dim", dim))
         if matrix is not None and isinstance(given["initializer"], dict):
-            given["initializer"]["matrix_rows"] = len(matrix)
+            rows = given["initializer"].setdefault("matrix_rows", len(matrix))
+            if rows != len(matrix):
+                raise ValueError(
+                    f"matrix_rows: expected {len(matrix)}, the rows of matrix, found {rows!r}"
+                )
         self._make(option_record.check(given, in_table=True, wrong_type=ValueError), matrix)
 
     def _make(self, record, matrix, recover=None):
@@ -398,6 +403,7 @@ def _gather(option, given):
     value = given.get(option)
     fields = [field["name"] for field in option_record.DESCRIPTIONS[option]["fields"]]
     found = {name: given.pop(name) for name in fields if name in given}
+    found = {name: each for name, each in found.items() if each is not None}
     if isinstance(value, str):
         value = {"kind": value}
     elif isinstance(value, numbers.Real) and "a" in fields:
