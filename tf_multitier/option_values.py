@@ -1,6 +1,5 @@
 """Checks of the values of options, and Option, the base class of all option objects."""
 
-import functools
 import inspect
 import math
 import numbers
@@ -64,7 +63,6 @@ def instance(where, value, classes):
     return value
 
 
-@functools.cache
 def _arguments(option):
     """The arguments of the constructors of a class and of its bases, in order."""
     bases = [each for each in option.__mro__ if issubclass(each, Option) and each is not Option]
