@@ -169,12 +169,12 @@ def test_dropped_rows_eagerly():
     [
         (
             lambda: StorageOption(dropped="all"),
-            "dropped: expected 'none', 'keys' or 'rows', found 'all'",
+            "dropped: expected one of none, keys, rows; found 'all'",
         ),
-        (lambda: StorageOption(dropped_bytes=-1), "dropped_bytes: expected at least 0, found -1"),
+        (lambda: StorageOption(dropped_bytes=-1), "dropped_bytes: expected 0 to .*, found -1"),
         (
             lambda: engine.Table(4, dropped="all"),
-            "dropped: expected none, keys or rows; found 'all'",
+            "dropped: expected one of none, keys, rows; found 'all'",
         ),
         (lambda: engine.Table(4, dropped_bytes=-1), "dropped_bytes: expected 0 to .*, found -1"),
     ],
