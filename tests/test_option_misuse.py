@@ -29,6 +29,12 @@ Option = tf_multitier.EmbeddingVariableOption
             lambda: engine.Table(4, filter="bloom", max_element_size=9, max_keys=4),
             "max_keys: expected it only",
         ),
+        # The same of initializers.
+        (lambda: engine.Table(4, "uniform", -1, 1, lower=0), "lower: expected it only with"),
+        (
+            lambda: engine.Table(4, eval_initializer={"upper": 1}),
+            "eval_initializer.upper: expected",
+        ),
         # Names.
         (lambda: engine.Table(4, storage_sise=None), "storage_sise: .*did you mean 'storage_size'"),
         (lambda: engine.Table(4, foo=object()), "foo: expected an option of a table, found none"),

@@ -28,6 +28,14 @@ Status ExpectOwnParameters(const AdmissionSpec& spec) {
                "probabilistic");
 }
 
+Status ExpectOwnParameters(const char* name, const InitializerSpec& spec) {
+  const InitializerSpec unset;
+  if (spec.kind == InitializerKind::kNormalBetween || (spec.lower == unset.lower && spec.upper == unset.upper))
+    return OkStatus();
+  return InvalidArgumentError(name, ".", spec.lower != unset.lower ? "lower" : "upper",
+                              ": expected it only with the kind normal_between, found ", NameOf(spec.kind));
+}
+
 }  // namespace
 
 const std::vector<std::string>& StorageTypes() {
@@ -185,6 +193,9 @@ Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
 Status ValidateOptions(const Options& o) {
   MT_RETURN_IF_ERROR(ValidateTableOptions(o));
   MT_RETURN_IF_ERROR(ExpectOwnParameters(o.filter));
+  MT_RETURN_IF_ERROR(ExpectOwnParameters("initializer", o.initializer));
+  MT_RETURN_IF_ERROR(ExpectOwnParameters("default_value_no_permission", o.default_value_no_permission));
+  if (o.eval_initializer.has_value()) MT_RETURN_IF_ERROR(ExpectOwnParameters("eval_initializer", *o.eval_initializer));
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
   if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
   MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));
