@@ -86,14 +86,22 @@ __all__ = [
     "train",
 ]
 
-_LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine", "keras", "one_embedding", "serving"}
+_LOADED_WHEN_USED = {
+    "checkpoint",
+    "deeprec",
+    "dynamicemb",
+    "engine",
+    "keras",
+    "one_embedding",
+    "serving",
+}
 
 if typing.TYPE_CHECKING:
-    from tf_multitier import checkpoint, deeprec, engine, keras, one_embedding, serving
+    from tf_multitier import checkpoint, deeprec, dynamicemb, engine, keras, one_embedding, serving
 else:  # a type checker that sees __getattr__ takes every name for one that exists
 
     def __getattr__(name):
-        """`tf_multitier.checkpoint`, `deeprec`, `engine`, `keras`, `one_embedding` and `serving`, loaded when they are first used."""
+        """`tf_multitier.checkpoint`, `deeprec`, `dynamicemb`, `engine`, `keras`, `one_embedding` and `serving`, loaded when they are first used."""
         if name in _LOADED_WHEN_USED:
             return importlib.import_module("tf_multitier." + name)
         raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")

@@ -1,0 +1,65 @@
+"""NVIDIA's dynamicemb in TensorFlow: tables that grow, score their keys and evict by score. Its names, fields and defaults.
+
+tables = [dynamicemb.EmbeddingConfig("user_id", embedding_dim=64, num_embeddings=1 << 24, feature_names=["user_id"])]
+options = dynamicemb.DynamicEmbTableOptions(score_strategy=dynamicemb.DynamicEmbScoreStrategy.STEP)
+"""
+
+from tf_multitier.dynamicemb.enums import CommType
+from tf_multitier.dynamicemb.enums import DataType
+from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
+from tf_multitier.dynamicemb.enums import DynamicEmbEvictStrategy
+from tf_multitier.dynamicemb.enums import DynamicEmbInitializerMode
+from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
+from tf_multitier.dynamicemb.enums import EmbOptimType
+from tf_multitier.dynamicemb.enums import PoolingType
+from tf_multitier.dynamicemb.enums import ShardingType
+from tf_multitier.dynamicemb.enums import SparseType
+from tf_multitier.dynamicemb.jagged import KeyedJaggedTensor
+from tf_multitier.dynamicemb.options import AdmissionStrategy
+from tf_multitier.dynamicemb.options import BUCKET_ALIGNMENT
+from tf_multitier.dynamicemb.options import Counter
+from tf_multitier.dynamicemb.options import DynamicEmbInitializerArgs
+from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
+from tf_multitier.dynamicemb.configs import EmbeddingBagConfig
+from tf_multitier.dynamicemb.configs import EmbeddingConfig
+from tf_multitier.dynamicemb.options import FrequencyAdmissionStrategy
+from tf_multitier.dynamicemb.configs import get_qcomm_codecs_registry
+from tf_multitier.dynamicemb.options import KVCounter
+from tf_multitier.dynamicemb.options import MAX_BUCKET_CAPACITY
+from tf_multitier.dynamicemb.configs import QCommsConfig
+from tf_multitier.dynamicemb.sizes import align_to_table_size
+from tf_multitier.dynamicemb.sizes import get_sharded_table_capacity
+from tf_multitier.dynamicemb.sizes import get_table_value_bytes
+
+__all__ = [
+    "BUCKET_ALIGNMENT",
+    "MAX_BUCKET_CAPACITY",
+    "AdmissionStrategy",
+    "CommType",
+    "Counter",
+    "DataType",
+    "DynamicEmbCheckMode",
+    "DynamicEmbEvictStrategy",
+    "DynamicEmbInitializerArgs",
+    "DynamicEmbInitializerMode",
+    "DynamicEmbScoreStrategy",
+    "DynamicEmbTableOptions",
+    "EmbOptimType",
+    "EmbeddingBagConfig",
+    "EmbeddingConfig",
+    "FrequencyAdmissionStrategy",
+    "KVCounter",
+    "KeyedJaggedTensor",
+    "PoolingType",
+    "QCommsConfig",
+    "ShardingType",
+    "SparseType",
+    "align_to_table_size",
+    "get_qcomm_codecs_registry",
+    "get_sharded_table_capacity",
+    "get_table_value_bytes",
+]
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,163 @@
+"""KeyedJaggedTensor: the values of several features, one feature after the other, in one tensor."""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+
+class KeyedJaggedTensor(tf.experimental.ExtensionType):
+    """Several jagged features of one batch.
+
+        KeyedJaggedTensor(["user", "movie"], values=[1, 2, 3, 4], lengths=[1, 0, 2, 1])    # a batch of 2: user [[1], []], movie [[2, 3], [4]]
+
+    It can be an argument of a tf.function and an element of a tf.data.Dataset.
+
+    Args:
+      keys: the names of the features, f of them.
+      values: ids [n]: those of the first feature, then those of the second.
+      lengths: integers [f * batch]: the values of each example of the first feature, then those of the second.
+      offsets: integers [f * batch + 1]: where the values of each example begin, and n. Either lengths or offsets.
+      weights: float32 [n], a weight for each value; or None.
+
+    Raises:
+      TypeError: keys are no strings, values or lengths no integers.
+      ValueError: a key twice; both or none of lengths and offsets; shapes that do not match.
+      tf.errors.InvalidArgumentError, when run: lengths that are negative, or whose sum is not n; other shapes.
+    """
+
+    __name__ = "tf_multitier.dynamicemb.KeyedJaggedTensor"
+    names: tuple[str, ...]
+    flat_values: tf.Tensor
+    row_lengths: tf.Tensor
+    flat_weights: typing.Union[tf.Tensor, None]  # noqa: UP007  its one form
+
+    def __init__(
+        self,
+        keys: typing.Any,
+        values: typing.Any,
+        lengths: typing.Any = None,
+        offsets: typing.Any = None,
+        weights: typing.Any = None,
+    ) -> None:
+        if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+            raise TypeError(f"KeyedJaggedTensor: keys: expected a list of strings, found {keys!r}")
+        self.names = tuple(keys)
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"KeyedJaggedTensor: keys: expected each once, found {keys!r}")
+        if (lengths is None) == (offsets is None):
+            found = "none" if lengths is None else "both"
+            raise ValueError(
+                f"KeyedJaggedTensor: expected either lengths or offsets, found {found}"
+            )
+        values = _vector("values", values)
+        if offsets is not None:
+            offsets = _integers("offsets", offsets)
+            lengths = offsets[1:] - offsets[:-1]
+            checks = [
+                _check_equal(offsets[:1], np.zeros(1, np.int64), "the first of offsets to be 0")
+            ]
+        else:
+            lengths, checks = _integers("lengths", lengths), []
+        if not values.dtype.is_integer:
+            raise TypeError(
+                f"KeyedJaggedTensor: values: expected integers, found {values.dtype.name}"
+            )
+        count, known = len(self.names), lengths.shape.num_elements()
+        if known is not None and (known % count if count else known):
+            raise ValueError(
+                f"KeyedJaggedTensor: lengths: expected a multiple of {count}, the number of keys, found {known}"
+            )
+        checks.append(
+            _check_equal(
+                tf.math.floormod(tf.size(lengths), max(count, 1)),
+                0,
+                "as many lengths for each key",
+            )
+        )
+        checks.append(
+            tf.debugging.assert_non_negative(lengths, message="KeyedJaggedTensor: lengths")
+        )
+        checks.append(
+            _check_equal(
+                tf.reduce_sum(lengths),
+                tf.size(values, tf.int64),
+                "the sum of lengths to be the number of values",
+            )
+        )
+        if weights is not None:
+            weights = tf.cast(_vector("weights", weights), tf.float32)
+            if not weights.shape.is_compatible_with(values.shape):
+                raise ValueError(
+                    f"KeyedJaggedTensor: weights: expected {values.shape[0]}, one for each value, found {weights.shape[0]}"
+                )
+            checks.append(
+                _check_equal(tf.size(weights), tf.size(values), "a weight for each value")
+            )
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            self.row_lengths = tf.identity(lengths)
+        self.flat_values = values
+        self.flat_weights = weights
+
+    def keys(self) -> list[str]:
+        """The names of the features."""
+        return list(self.names)
+
+    def values(self) -> tf.Tensor:
+        """The ids [n] of all features."""
+        return self.flat_values
+
+    def lengths(self) -> tf.Tensor:
+        """int64 [f * batch]: the values of each example of each feature."""
+        return self.row_lengths
+
+    def offsets(self) -> tf.Tensor:
+        """int64 [f * batch + 1]: where the values of each example begin, and n."""
+        return tf.concat([[tf.zeros([], tf.int64)], tf.cumsum(self.row_lengths)], 0)
+
+    def weights_or_none(self) -> typing.Any:
+        """float32 [n], or None."""
+        return self.flat_weights
+
+    def to_dict(self) -> dict[str, tf.RaggedTensor]:
+        """{feature: its ids, ragged [batch, None]}."""
+        return self._of_features(self.flat_values)
+
+    def weights_to_dict(self) -> typing.Any:
+        """{feature: its weights, ragged [batch, None]}, or None if there are none."""
+        return None if self.flat_weights is None else self._of_features(self.flat_weights)
+
+    def _of_features(self, flat):
+        count = len(self.names)
+        if not count:
+            return {}
+        lengths = tf.reshape(self.row_lengths, [count, tf.size(self.row_lengths) // count])
+        parts = tf.split(flat, tf.reduce_sum(lengths, 1), num=count)
+        return {
+            name: tf.RaggedTensor.from_row_lengths(part, lengths[i], validate=False)
+            for i, (name, part) in enumerate(zip(self.names, parts))
+        }
+
+    def __getitem__(self, key: str) -> tf.RaggedTensor:
+        """The ids of one feature, ragged [batch, None]. KeyError: there is none of that name."""
+        return self.to_dict()[key]
+
+
+def _vector(what, value):
+    if isinstance(value, (list, tuple)) and not any(map(tf.is_tensor, value)):
+        value = np.asarray(value) if value else np.zeros([0], np.int64)
+    value = tf.convert_to_tensor(value)
+    if not value.shape.is_compatible_with([None]):
+        raise ValueError(f"KeyedJaggedTensor: {what}: expected shape [n], found {value.shape}")
+    return value
+
+
+def _integers(what, value):
+    value = _vector(what, value)
+    if not value.dtype.is_integer:
+        raise TypeError(f"KeyedJaggedTensor: {what}: expected integers, found {value.dtype.name}")
+    return tf.cast(value, tf.int64)
+
+
+def _check_equal(found, expected, what):
+    return tf.debugging.assert_equal(found, expected, f"KeyedJaggedTensor: expected {what}")
