@@ -13,6 +13,7 @@ from one_embedding_util import ssd_store
 from one_embedding_util import table_rows
 from one_embedding_util import tables_of
 
+import tf_multitier
 from tf_multitier import one_embedding
 
 STEPS, BATCH, IDS = 20, 6, 12
@@ -200,6 +201,48 @@ def test_an_embedding_that_is_not_trained_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="expected the parameters of embedding 'b'"):
         optimizer.apply_gradients([(gradient, made.variable)])
     assert not table_rows(made)
+
+
+@worlds.needs_eager
+@pytest.mark.parametrize("is_layer", [False, True])
+@pytest.mark.parametrize("function", [False, True])
+def test_weights_of_a_keras_model_are_parameters(function, is_layer, tmp_path):
+    class Model(keras.Model):
+        """Holds an embedding, or calls its layer."""
+
+        def __init__(self, made):
+            super().__init__()
+            self.embedding = made.keras_layer() if is_layer else made
+            self.scale = self.add_weight(shape=(), initializer="ones")
+
+        def call(self, ids):
+            """The scaled rows."""
+            return self.embedding(ids) * self.scale
+
+    made = embedding(tmp_path, tables_of(1))
+    model = Model(made)
+    start = model(np.array([5])).numpy()
+    optimizer = one_embedding.Optimizer(keras.optimizers.SGD(0.5), [made])
+
+    def step(ids, twice):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids))
+        variables = [*model.trainable_variables, *(made.parameters() if twice else [])]
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables))
+
+    run = tf.function(step) if function else step
+    for twice in (True, False):
+        model.scale.assign(1)
+        run(tf.constant([5], tf.int64), twice)
+    np.testing.assert_array_equal(made([5]), start - F(0.5) - F(0.5))
+    two = [(tf.IndexedSlices(tf.ones([1, 4]), [5]), made.variable) for _ in range(2)]
+    with pytest.raises(ValueError, match="expected one gradient for 'e:0', found two"):
+        optimizer.apply_gradients(two)
+    if is_layer:
+        model.embedding.optimizer = tf_multitier.optimizers.SGD(0.1)
+        with pytest.raises(ValueError, match="a layer without an optimizer .* found SGD"):
+            step(tf.constant([5], tf.int64), False)
 
 
 @pytest.mark.parametrize(

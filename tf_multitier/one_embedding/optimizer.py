@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier.keras import optimizers as with_rows
+from tf_multitier.keras.rows import Rows
 from tf_multitier.one_embedding.modules import Embedding
 from tf_multitier.option_values import real
 from tf_multitier.partitioned import is_embedding_variable
@@ -75,16 +76,13 @@ class Optimizer(tf.Module):
         """Updates rows and dense variables.
 
         Args:
-          grads_and_vars: pairs of a gradient and a variable: dense ones, and `parameters()` of each embedding. A variable whose
-            gradient is None is not updated.
+          grads_and_vars: pairs of a gradient and a variable: dense ones, and `parameters()` of each embedding, or the weights that a
+            Keras model has for them. A variable whose gradient is None is not updated.
 
         Raises:
-          ValueError: the parameters of an embedding are not among the variables; or no variable has a gradient.
+          ValueError: the parameters of an embedding are not among the variables; a variable has two gradients; or no variable has one.
         """
-        pairs: list = []
-        for gradient, variable in grads_and_vars:
-            is_whole = is_embedding_variable(variable) and variable.is_partitioned
-            pairs += zip(gradient, variable.parts) if is_whole else [(gradient, variable)]
+        pairs = _one_each(grads_and_vars)
         given = {id(variable) for _, variable in pairs}
         wholes = {}
         for embedding in self._embeddings:
@@ -125,6 +123,29 @@ class Optimizer(tf.Module):
             self._optimizer.apply_gradients([*dense, *absent])
         else:
             self._optimizer.iterations.assign_add(1)
+
+
+def _one_each(grads_and_vars):
+    """The pairs, with embedding variables for the weights that Keras has for them. A pair that is given twice is there once."""
+    pairs: dict = {}
+    for gradient, variable in grads_and_vars:
+        if isinstance(variable, Rows):
+            if variable.row_optimizer is not None:
+                raise ValueError(
+                    f"one_embedding.Optimizer: expected a layer without an optimizer for '{variable.path}', found "
+                    f"{type(variable.row_optimizer).__name__}: call keras_layer() without one"
+                )
+            variable = variable.embedding_variable
+        is_whole = is_embedding_variable(variable) and variable.is_partitioned
+        for its, part in zip(gradient, variable.parts) if is_whole else [(gradient, variable)]:
+            first, _ = pairs.setdefault(id(part), (its, part))
+            if first is not its and getattr(first, "values", first) is not getattr(
+                its, "values", its
+            ):
+                raise ValueError(
+                    f"one_embedding.Optimizer: expected one gradient for '{part.name}', found two: give each variable once"
+                )
+    return list(pairs.values())
 
 
 def Ftrl(
