@@ -158,6 +158,15 @@ def test_defect_one_call_a_step(tmp_path):
     assert {key: count for key, (_, count) in table_rows(made).items()} == {1: 1, 2: 1, 7: 3, 8: 1}
 
 
+def test_a_gradient_that_was_not_applied_gives_no_table(tmp_path):
+    made = embedding(tmp_path, constants(3), 1)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(made([7], [2]))
+    tape.gradient(loss, made.parameters())
+    step(made, sgd(made, 0.0), ([7], [1]), ([8], [1]))
+    np.testing.assert_array_equal(made([7, 8], [0, 0])[:, 0], [1, 1])
+
+
 def test_a_gradient_with_other_indices_needs_a_row(tmp_path):
     made = embedding(tmp_path, constants(2), 1)
     optimizer = sgd(made)

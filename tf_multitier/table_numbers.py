@@ -99,9 +99,22 @@ def _unknown(keys):
 
 
 def _of_concatenation(keys, lookups):
-    """Eagerly: the numbers of keys that are those of several lookups, one after the other; None if they are not."""
+    """Eagerly: the numbers of keys that are those of several lookups, one after the other; None if they are not.
+
+    A gradient that was computed before and not applied may have the same keys: those of the newest lookups are tried first.
+    """
     lookups = [(each.numpy(), tables) for each, tables in lookups if each.shape[0]]
-    all_keys, found, at = keys.numpy(), [], 0
+    newest, left = [], keys.shape[0]
+    for lookup in reversed(lookups):
+        if left > 0:
+            newest.insert(0, lookup)
+            left -= len(lookup[0])
+    found = _parts_of(keys.numpy(), newest)
+    return found if found is not None else _parts_of(keys.numpy(), lookups)
+
+
+def _parts_of(all_keys, lookups):
+    found, at = [], 0
     while at < len(all_keys):
         fits = [i for i, (part, _) in enumerate(lookups) if _is_prefix(part, all_keys[at:])]
         if not fits:
