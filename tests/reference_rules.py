@@ -90,6 +90,13 @@ def _adagrad(w, s, g, learning_rate):
     _adagrad_step(w, s["accumulator"], g, learning_rate)
 
 
+@_rule("adagrad_epsilon", [("accumulator", False, 0.0)], ["learning_rate", "epsilon"])
+def _adagrad_epsilon(w, s, g, learning_rate, epsilon):
+    a = s["accumulator"]
+    a += g * g
+    w -= (learning_rate * g) / (np.sqrt(a) + epsilon)
+
+
 _DECAY_SLOTS = [("accumulator", False, 0.1), ("accumulator_decay_power", True, 0.0)]
 _DECAY_HYPER = ["learning_rate", "decay_count", "accumulator_decay_rate", "accumulator_baseline"]
 

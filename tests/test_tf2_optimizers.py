@@ -122,7 +122,11 @@ def test_defaults_are_those_of_keras():
     for name in ("SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Ftrl", "Adadelta"):
         ours = getattr(optimizers, name)().get_config()
         theirs = getattr(tf.keras.optimizers, name)().get_config()
-        for key in set(ours) - {"name", "weight_decay" if name != "AdamW" else ""}:
+        own = {
+            "AdamW": set(),
+            "Adagrad": {"weight_decay", "epsilon"},
+        }  # Adagrad: outside of the root
+        for key in set(ours) - {"name"} - own.get(name, {"weight_decay"}):
             assert ours[key] == pytest.approx(theirs[key]), (name, key)
 
 
@@ -299,12 +303,35 @@ def test_build_refuses_what_has_no_rows():
         optimizers.Adagrad(0.1).build([tf.Variable([1.0])])
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_an_accumulator_that_begins_at_0_has_an_epsilon(dtype):
+    ev, f = make(dim=5, value_dtype=dtype), np.float32
+    optimizer = optimizers.Adagrad(0.1, 0.0, epsilon=1e-3)
+    assert optimizers.Adagrad.from_config(optimizer.get_config()).get_config()["epsilon"] == f(1e-3)
+    row = tf.nn.embedding_lookup(ev, [1]).numpy().astype(f)
+    accumulator = np.zeros_like(row)
+    for grad in ([[0, 1e-30, 1e-3, 1, -2]], [[0, 0, 0, 0, 0]], [[3, 2, 1, 1, 1]]):
+        grad = np.array(grad, f).astype(dtype.as_numpy_dtype)
+        optimizer.apply_gradients([(tf.IndexedSlices(grad, tf.constant([1], tf.int64)), ev)])
+        accumulator += grad.astype(f) * grad.astype(f)
+        row -= f(0.1) * grad.astype(f) / (np.sqrt(accumulator) + f(1e-3))
+        row = row.astype(dtype.as_numpy_dtype).astype(f)
+        same_bits(tf.nn.embedding_lookup(ev, [1]).numpy().astype(f), row)
+    [found] = ev.rows(columns=["value", "ev/Adagrad"])
+    same_bits(found.columns["ev/Adagrad"], accumulator)
+
+
 def test_bad_hyperparameters_are_refused():
-    with pytest.raises(
-        ValueError, match="initial_accumulator_value: expected more than 0, found 0"
-    ):
+    refused = "initial_accumulator_value: expected more than 0 without an epsilon, found 0"
+    with pytest.raises(ValueError, match=refused):
         optimizers.Adagrad(initial_accumulator_value=0)
+    with pytest.raises(
+        ValueError, match="initial_accumulator_value: expected at least 0, found -1"
+    ):
+        optimizers.Adagrad(initial_accumulator_value=-1, epsilon=1e-8)
     ev = make()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="adagrad_epsilon.*epsilon"):
+        train([ev], optimizers.Adagrad(epsilon=0.0))
     with pytest.raises(tf.errors.InvalidArgumentError, match="beta1"):
         train([ev], optimizers.Adam(beta_1=2.0))
     assert ev.total_count() == 0

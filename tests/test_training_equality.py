@@ -14,6 +14,7 @@ import reference_rules
 import tensorflow as tf
 
 import tf_multitier
+import worlds
 
 STEPS = 20
 VOCABULARY = 24
@@ -91,6 +92,13 @@ CASES = {
         packet=True,
         slots={"accumulator": 0.2},
     ),
+    "adagrad_epsilon": _case(
+        lambda s: worlds.AdagradWithEpsilon(0.1, 0.2),
+        "adagrad_epsilon",
+        dict(learning_rate=0.1, epsilon=1e-8),
+        ulp=(4, 4),
+        slots={"accumulator": 0.2},
+    ),  # 1e-8 is less than a bit of its roots; from 0: test_tf2_optimizers.py
     "adam": _case(lambda s: v1.train.AdamOptimizer(0.01), "adam", _adam_hyper, lazy=False),
     "rmsprop": _case(
         lambda s: v1.train.RMSPropOptimizer(0.01, momentum=0.5, epsilon=1e-6),

@@ -45,6 +45,17 @@ def _rmsprop_from_zero(optimizer):
     return binding._replace(slots=[slot._replace(initial_value=0.0) for slot in binding.slots])
 
 
+class AdagradWithEpsilon(v1.train.AdagradOptimizer):
+    """Adagrad with an epsilon of 1e-8."""
+
+
+@rules.register_rule(AdagradWithEpsilon)
+def _adagrad_with_epsilon(optimizer):
+    binding = rules._adagrad(optimizer)
+    hyper = lambda o, v: [*binding.hyper(o, v), 1e-8]
+    return rules.Binding("adagrad_epsilon", binding.slots, hyper)
+
+
 # {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters.
 OPTIMIZERS = {
     "sgd": (
@@ -58,6 +69,10 @@ OPTIMIZERS = {
     "adagrad": (
         lambda rate=0.1: v1.train.AdagradOptimizer(rate),
         lambda rate=0.1: tf_multitier.optimizers.Adagrad(rate),
+    ),
+    "adagrad_epsilon": (
+        lambda rate=0.1: AdagradWithEpsilon(rate),
+        lambda rate=0.1: tf_multitier.optimizers.Adagrad(rate, epsilon=1e-8),
     ),
     "rowwise_adagrad": (
         lambda rate=0.1: tf_multitier.train.RowwiseAdagradOptimizer(rate),

@@ -295,22 +295,29 @@ class Momentum(RowOptimizer):
 class Adagrad(RowOptimizer):
     """accumulator += g * g; w -= learning_rate * g / sqrt(accumulator). See tf.keras.optimizers.Adagrad.
 
-    The accumulator has no epsilon added: its initial value must be above 0.
+    With an epsilon, w -= learning_rate * g / (sqrt(accumulator) + epsilon), as in FBGEMM's EXACT_ADAGRAD. That of Keras is inside of
+    the root. Without one, initial_accumulator_value must be above 0.
     """
 
-    _RULE, _V1_NAME, _SLOTS = "adagrad", "Adagrad", ((0.1, False),)
+    _V1_NAME, _SLOTS = "Adagrad", ((0.1, False),)
 
     def __init__(
         self,
         learning_rate: typing.Any = _RATE,
         initial_accumulator_value: float = 0.1,
+        epsilon: typing.Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, name)
-        if not initial_accumulator_value > 0:
-            raise ValueError(
-                f"initial_accumulator_value: expected more than 0, found {initial_accumulator_value}"
-            )
+        if epsilon is None:
+            super().__init__(learning_rate, name)
+            self.epsilon, self._RULE = None, "adagrad"
+        else:
+            super().__init__(learning_rate, name, epsilon=epsilon)
+            self._RULE = "adagrad_epsilon"
+        first = initial_accumulator_value
+        if not (first > 0 if epsilon is None else first >= 0):
+            expected = "more than 0 without an epsilon" if epsilon is None else "at least 0"
+            raise ValueError(f"initial_accumulator_value: expected {expected}, found {first}")
         self.initial_accumulator_value = float(initial_accumulator_value)
 
     def _initial_values(self):

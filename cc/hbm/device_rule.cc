@@ -11,6 +11,7 @@ Result<DeviceRule> DeviceRuleOf(const UpdateRule& rule, const float* hyper) {
   if (name == "sgd") return DeviceRule::kSgd;
   if (name == "momentum") return hyper[2] != 0 ? DeviceRule::kNesterov : DeviceRule::kMomentum;
   if (name == "adagrad") return DeviceRule::kAdagrad;
+  if (name == "adagrad_epsilon") return DeviceRule::kAdagradEpsilon;
   if (name == "rowwise_adagrad") return DeviceRule::kRowwiseAdagrad;
   if (name == "adam") return DeviceRule::kAdam;
   if (name == "adam_async") return hyper[6] != 0 ? DeviceRule::kSparseRmsProp : DeviceRule::kAdam;
@@ -22,9 +23,10 @@ Result<DeviceRule> DeviceRuleOf(const UpdateRule& rule, const float* hyper) {
     if (root) return shrinks ? DeviceRule::kFtrlShrinkage : DeviceRule::kFtrl;
     return shrinks ? DeviceRule::kFtrlPowerShrinkage : DeviceRule::kFtrlPower;
   }
-  return UnimplementedError("rule ", name,
-                            " does not run on tables in HBM; sgd, momentum, adagrad, rowwise_adagrad, adam, adam_async, ",
-                            "adamw, rmsprop, centered_rmsprop and ftrl do");
+  return UnimplementedError(
+      "rule ", name,
+      " does not run on tables in HBM; sgd, momentum, adagrad, adagrad_epsilon, rowwise_adagrad, adam, adam_async, ",
+      "adamw, rmsprop, centered_rmsprop and ftrl do");
 }
 
 }  // namespace multitier::hbm

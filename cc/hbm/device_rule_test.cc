@@ -27,6 +27,7 @@ const std::vector<RuleCase>& Cases() {
       {"momentum", {0.1f, 0.9f, 0.0f}},
       {"momentum", {0.1f, 0.9f, 1.0f}},
       {"adagrad", {0.1f}},
+      {"adagrad_epsilon", {0.1f, 1e-6f}},
       {"rowwise_adagrad", {0.1f, 1e-6f}},
       {"adam", {0.1f, 0.9f, 0.99f, 1e-6f, 0.81f, 0.97f}},
       {"adam_async", {0.1f, 0.9f, 0.99f, 1e-6f, 0.81f, 0.97f, 0.0f}},

@@ -141,6 +141,12 @@ void ReferenceUpdate(const std::string& rule, PlainRow* row, const float* g, con
     ReferenceMomentum(row, g, h);
   } else if (rule == "adagrad") {
     ReferenceAdagradStep(row, g, h.at("learning_rate"));
+  } else if (rule == "adagrad_epsilon") {
+    for (size_t d = 0; d < row->w.size(); ++d) {
+      float& a = row->slots["accumulator"][d];
+      a = a + g[d] * g[d];
+      row->w[d] = row->w[d] - h.at("learning_rate") * g[d] / (std::sqrt(a) + h.at("epsilon"));
+    }
   } else if (rule == "adagrad_decay" || rule == "adagrad_decay_v2") {
     ReferenceAdagradDecay(row, g, h);
   } else if (rule == "adam" || rule == "adam_async" || rule == "adamw") {

@@ -17,9 +17,9 @@ Status UpdateRule::Validate(const float* hyper) const {
 }
 
 std::vector<const UpdateRule*> AllUpdateRules() {
-  return {AdadeltaRule(), AdagradRule(),         AdagradDecayRule(), AdagradDecayV2Rule(), AdamRule(),    AdamAsyncRule(),
-          AdamWRule(),    CenteredRmsPropRule(), FtrlRule(),         MomentumRule(),       RmsPropRule(), RowwiseAdagradRule(),
-          SgdRule()};
+  return {AdadeltaRule(),       AdagradRule(), AdagradDecayRule(),    AdagradDecayV2Rule(), AdagradEpsilonRule(), AdamRule(),
+          AdamAsyncRule(),      AdamWRule(),   CenteredRmsPropRule(), FtrlRule(),           MomentumRule(),       RmsPropRule(),
+          RowwiseAdagradRule(), SgdRule()};
 }
 
 Result<const UpdateRule*> FindUpdateRule(const std::string& name) {

@@ -13,6 +13,7 @@ const UpdateRule* AdadeltaRule();
 const UpdateRule* AdagradRule();
 const UpdateRule* AdagradDecayRule();
 const UpdateRule* AdagradDecayV2Rule();
+const UpdateRule* AdagradEpsilonRule();
 const UpdateRule* AdamRule();
 const UpdateRule* AdamAsyncRule();
 const UpdateRule* AdamWRule();

@@ -164,6 +164,7 @@ std::vector<std::pair<std::string, Hyper>> Cases() {
           {"adagrad", {{"learning_rate", 0.05f}}},
           {"adagrad_decay", decay},
           {"adagrad_decay_v2", decay},
+          {"adagrad_epsilon", {{"learning_rate", 0.05f}, {"epsilon", 1e-8f}}},
           {"adam", adam},
           {"adam_async", with(adam, "apply_sparse_rmsprop", 0)},
           {"adam_async", with(adam, "apply_sparse_rmsprop", 1)},
@@ -322,7 +323,7 @@ TEST(RegistryTest, RulesAreSortedAndFoundByName) {
     previous = rule->name();
     EXPECT_EQ(*FindUpdateRule(rule->name()), rule);
   }
-  EXPECT_EQ(AllUpdateRules().size(), 13u);
+  EXPECT_EQ(AllUpdateRules().size(), 14u);
 }
 
 TEST(RegistryTest, AnUnknownNameIsRefusedWithTheListOfNames) {
@@ -388,6 +389,7 @@ TEST(ValidateTest, RangesAreThoseOfTheFormulas) {
       {"ftrl", "l1", {0, 1}, {-1}},
       {"ftrl", "l2_shrinkage", {0, 1}, {-1}},
       {"rowwise_adagrad", "epsilon", {1e-12f}, {0, -1}},
+      {"adagrad_epsilon", "epsilon", {1e-12f}, {0, -1}},
       {"adadelta", "rho", {0, 0.95f, 1}, {-1}},
   };
   for (const Bound& bound : bounds) {

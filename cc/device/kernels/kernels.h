@@ -305,6 +305,7 @@ enum class DeviceRule {
   kMomentum,
   kNesterov,
   kAdagrad,
+  kAdagradEpsilon,
   kRowwiseAdagrad,
   kAdam,
   kSparseRmsProp,

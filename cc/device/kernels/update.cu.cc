@@ -116,6 +116,8 @@ Status LaunchRule(Stream stream, DeviceRule rule, const Args& args) {
       return Launch<MomentumKernel<true>>(stream, args);
     case DeviceRule::kAdagrad:
       return Launch<AdagradKernel>(stream, args);
+    case DeviceRule::kAdagradEpsilon:
+      return Launch<AdagradEpsilonKernel>(stream, args);
     case DeviceRule::kRowwiseAdagrad:
       return Launch<RowwiseAdagradStep>(stream, args);
     case DeviceRule::kAdam:
