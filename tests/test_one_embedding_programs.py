@@ -144,6 +144,8 @@ def test_a_mean_at_a_lower_rate_falls(flow, tmp_path):
 def test_another_name_is_an_error_that_lists_those_there_are(use, listed, flow):
     with pytest.raises((NotImplementedError, ImportError), match=listed):
         eval(use, {"flow": flow})
+    assert hasattr(flow, "tensor") and not hasattr(flow, "zeros")
+    assert hasattr(flow.tensor([1]), "sum") and not hasattr(flow.tensor([1]), "mean")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("no_such_program.py",)])

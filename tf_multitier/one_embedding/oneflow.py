@@ -17,8 +17,11 @@ from tf_multitier.keras.optimizers import row_optimizer_of
 from tf_multitier.partitioned import is_embedding_variable
 
 
-def _unknown(owner, name, names):
-    return NotImplementedError(f"{owner}.{name}: expected one of {', '.join(names)}, found {name}")
+class _UnknownName(NotImplementedError, AttributeError):
+    """A name that is not here: an AttributeError, so that `hasattr` is False."""
+
+    def __init__(self, owner, name, names):
+        super().__init__(f"{owner}.{name}: expected one of {', '.join(names)}, found {name}")
 
 
 class Tensor:
@@ -54,7 +57,7 @@ class Tensor:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _unknown("Tensor", name, ("shape", "to", "sum", "numpy", "backward"))
+        raise _UnknownName("Tensor", name, ("shape", "to", "sum", "numpy", "backward"))
 
 
 def _value(given):
@@ -168,7 +171,7 @@ class _Names(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _unknown(self.__name__, name, self.__all__)
+        raise _UnknownName(self.__name__, name, self.__all__)
 
 
 class _NoOtherModules:
@@ -177,8 +180,12 @@ class _NoOtherModules:
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name.startswith("oneflow."):
+            parent = sys.modules[name.rpartition(".")[0]]
             found = [module for module in sys.modules if module.startswith("oneflow.")]
-            raise ImportError(f"import {name}: expected one of {', '.join(found)}, found {name}")
+            raise ImportError(
+                f"import {name}: expected one of {', '.join(found)}, or of the names of {parent.__name__}, "
+                f"{', '.join(parent.__all__)}; found {name}"
+            )
 
 
 def _over_tensors(module):
