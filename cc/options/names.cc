@@ -1,5 +1,7 @@
 #include "cc/options/names.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <cctype>
 #include <limits>
@@ -153,7 +155,7 @@ std::optional<uint64_t> ParseBytes(std::string_view text) {
   text.remove_prefix(digits);
   trim();
   for (const Unit& unit : kUnits) {
-    if (text != unit.name) continue;
+    if (strcasecmp(std::string(text).c_str(), unit.name) != 0) continue;
     if (number > std::numeric_limits<uint64_t>::max() / unit.bytes) return std::nullopt;
     return number * unit.bytes;
   }

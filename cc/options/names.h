@@ -69,7 +69,8 @@ Status FromName(std::string_view option, std::string_view found, E* out) {
 // ": did you mean 'X'?" of the name that is like `found`; empty if none is.
 std::string DidYouMean(const std::vector<std::string>& names, std::string_view found);
 
-// Bytes: "4096", "4GB", "512 MiB". KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB of 1024. Nothing if it is none.
+// Bytes: "4096", "4GB", "512 MiB". KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB of 1024; in any case of letters.
+// Nothing if it is none.
 std::optional<uint64_t> ParseBytes(std::string_view text);
 
 }  // namespace multitier

@@ -52,6 +52,7 @@ TEST(OptionsTest, SizesAreNumbersTextOrByTier) {
     return options.ok() ? options->storage_size : std::vector<int64_t>();
   };
   EXPECT_EQ(sizes(R"(["4GB", "512 MiB"])"), (std::vector<int64_t>{4000000000, 512 << 20}));
+  EXPECT_EQ(sizes(R"(["4gb", "512 mib"])"), (std::vector<int64_t>{4000000000, 512 << 20}));
   EXPECT_EQ(sizes(R"("1KiB")"), std::vector<int64_t>{1024});
   EXPECT_EQ(sizes(R"({"SSDHASH": "1TB", "DRAM": 7})"), (std::vector<int64_t>{7, 1000000000000}));
   EXPECT_EQ(sizes(R"({"DRAM": 7})"), std::vector<int64_t>{7});
