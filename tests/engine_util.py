@@ -23,7 +23,8 @@ TYPES = (
 
 def kept(path, kind="DRAM_SSDHASH", rows=4, **options):
     """A table of dim 4 that outlives its process. Each tier except the last holds `rows` rows."""
-    options = {"initializer": "uniform", "a": -1.0, "b": 1.0, "seed": 3, "name": "ev"} | options
+    uniform = {} if "initializer" in options else {"initializer": "uniform", "a": -1.0, "b": 1.0}
+    options = {**uniform, "seed": 3, "name": "ev", **options}
     return engine.Table(
         dim=4,
         storage_type=kind,

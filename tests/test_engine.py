@@ -425,7 +425,10 @@ def test_bad_arguments_are_refused_before_anything_changes(call, message):
             r"slots\[0\]: expected \(name, dim, initial_value\), found \('m', 'bfloat16', 4, 0.0\)",
         ),
         (dict(dim=4, slots=5), "slots: expected a list, found 5"),
-        (dict(dim=4, slots=["abc"]), r"slots\[0\].dim: expected at least 1, found 0"),
+        (
+            dict(dim=4, slots=["abc"]),
+            r"slots\[0\]: expected \(name, dim, initial_value\), found 'abc'",
+        ),
         (dict(dim=4, slots=[("m", 2**40, 0.0)]), r"slots\[0\].dim: expected 1 to 1048576, found"),
         (dict(dim=2**40), "^dim: expected 1 to 1048576, found 1099511627776"),
         (dict(dim=4, matrix=5), r"matrix: expected shape \[n, 4\], found 5"),

@@ -35,6 +35,14 @@ Option = tf_multitier.EmbeddingVariableOption
             lambda: engine.Table(4, eval_initializer={"upper": 1}),
             "eval_initializer.upper: expected",
         ),
+        (lambda: engine.Table(4, "constant", 1, 2), "initializer.b: expected it only .*constant"),
+        (lambda: engine.Table(4, "debug", 1), "initializer.a: expected it only .*debug"),
+        (
+            lambda: engine.Table(
+                4, initializers=[{"columns": [{"initializer": {"a": 1, "b": 2}}]}]
+            ),
+            r"initializers\[0\].columns\[0\].initializer.b: expected it only",
+        ),
         # Names.
         (lambda: engine.Table(4, storage_sise=None), "storage_sise: .*did you mean 'storage_size'"),
         (lambda: engine.Table(4, foo=object()), "foo: expected an option of a table, found none"),

@@ -127,8 +127,8 @@ def _structs(name, value, described, error):
     names = [field["name"] for field in described["fields"]]
     found = []
     for i, each in enumerate(value):
-        if isinstance(each, (tuple, list)):
-            if len(each) != len(names):
+        if not isinstance(each, collections.abc.Mapping):
+            if not isinstance(each, (tuple, list)) or len(each) != len(names):
                 raise error(f"{name}[{i}]: expected ({', '.join(names)}), found {each!r}")
             each = dict(zip(names, each))
         found.append(_struct(f"{name}[{i}]", each, described, error))

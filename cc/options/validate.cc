@@ -28,12 +28,32 @@ Status ExpectOwnParameters(const AdmissionSpec& spec) {
                "probabilistic");
 }
 
-Status ExpectOwnParameters(const char* name, const InitializerSpec& spec) {
+Status ExpectOwnParameters(const std::string& name, const InitializerSpec& spec) {
   const InitializerSpec unset;
+  const bool has_b = spec.kind == InitializerKind::kUniform || spec.kind == InitializerKind::kNormal ||
+                     spec.kind == InitializerKind::kTruncatedNormal || spec.kind == InitializerKind::kNormalBetween;
+  if (spec.b != unset.b && !has_b) {
+    return InvalidArgumentError(name, ".b: expected it only with the kind uniform and the normal ones, found ",
+                                NameOf(spec.kind));
+  }
+  if (spec.a != unset.a && !has_b && spec.kind != InitializerKind::kConstant) {
+    return InvalidArgumentError(name, ".a: expected it only with the kind constant, uniform and the normal ones, found ",
+                                NameOf(spec.kind));
+  }
   if (spec.kind == InitializerKind::kNormalBetween || (spec.lower == unset.lower && spec.upper == unset.upper))
     return OkStatus();
   return InvalidArgumentError(name, ".", spec.lower != unset.lower ? "lower" : "upper",
                               ": expected it only with the kind normal_between, found ", NameOf(spec.kind));
+}
+
+Status ExpectOwnParameters(const std::vector<TableInitializer>& tables) {
+  for (size_t t = 0; t < tables.size(); ++t) {
+    for (size_t c = 0; c < tables[t].columns.size(); ++c) {
+      const std::string name = StrCat("initializers[", t, "].columns[", c, "].initializer");
+      MT_RETURN_IF_ERROR(ExpectOwnParameters(name, tables[t].columns[c].initializer));
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -194,6 +214,7 @@ Status ValidateOptions(const Options& o) {
   MT_RETURN_IF_ERROR(ValidateTableOptions(o));
   MT_RETURN_IF_ERROR(ExpectOwnParameters(o.filter));
   MT_RETURN_IF_ERROR(ExpectOwnParameters("initializer", o.initializer));
+  if (o.initializer.tables != nullptr) MT_RETURN_IF_ERROR(ExpectOwnParameters(*o.initializer.tables));
   MT_RETURN_IF_ERROR(ExpectOwnParameters("default_value_no_permission", o.default_value_no_permission));
   if (o.eval_initializer.has_value()) MT_RETURN_IF_ERROR(ExpectOwnParameters("eval_initializer", *o.eval_initializer));
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
