@@ -1,5 +1,6 @@
 """The engine from NumPy: tf_multitier.engine."""
 
+import os
 import threading
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_peek_gives_what_lookup_gives_and_moves_nothing(kind, cache_strategy, tm
         t.drain()
     everything = np.append(np.arange(12), [100, 101])
     assert table.lookup_tier(everything).tolist() == other.lookup_tier(everything).tolist()
+
+
+def test_paths_have_any_bytes(tmp_path):
+    folder = os.path.join(os.fsencode(tmp_path), b"\xff")
+    os.mkdir(folder)
+    with engine.Table(4, name="t", storage_type="SSDHASH", storage_path=folder, keep=True) as table:
+        table.apply("sgd", [7], np.ones((1, 4)), hyper={"learning_rate": 1.0})
+        path = table.path
+    for arguments in ([path], [folder, "t"]):
+        with engine.Table.open(*arguments) as table:
+            assert table.path == path and os.path.isdir(path) and len(table) == 1
 
 
 @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])

@@ -77,7 +77,9 @@ PYBIND11_MODULE(_engine, module) {
              [](const std::vector<std::string>& names, const std::string& found) { return DidYouMean(names, found); });
   module.def("describe_options", [] { return py::bytes(DescribeOptions().ToString()); });
   module.def("check_options", &CheckOptions);
-  module.def("path_of_name", &InstanceDirectory::PathOfName);
+  module.def("path_of_name", [](const std::string& path, const std::string& name) {
+    return py::bytes(InstanceDirectory::PathOfName(path, name));
+  });
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
   module.def("check_manifest", &CheckManifest);
@@ -107,7 +109,7 @@ PYBIND11_MODULE(_engine, module) {
       .def(py::init<const std::string&, const std::optional<Array<float>>&, PyInstance*, const Files&>())
       .def_property_readonly("dim", &PyTable::dim)
       .def_property_readonly("name", &PyTable::name)
-      .def_property_readonly("path", &PyTable::path)
+      .def_property_readonly("path", [](const PyTable& table) { return py::bytes(table.path()); })
       .def_property_readonly("recovery", &PyTable::Recovery)
       .def("columns", &PyTable::Columns)
       .def("lookup", &PyTable::Lookup)

@@ -167,7 +167,7 @@ def instance_of_name(storage_path, name):
       NotFoundError: there is no kept instance.
       ValueError: there are several.
     """
-    directory = _engine.path_of_name(os.fspath(storage_path), name)
+    directory = os.fsdecode(_engine.path_of_name(os.fsencode(storage_path), name))
     found = []
     if os.path.isdir(directory):
         found = sorted(

@@ -162,7 +162,7 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
     files = os.path.join(path, "ssdhash")
     lock = None
     if os.path.isdir(files):
-        lock = _engine.Instance(path)
+        lock = _engine.Instance(os.fsencode(path))
         instance = path
     else:
         files = path
@@ -171,7 +171,7 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
         if not _has_segments(files):
             raise _engine.NotFoundError(f"salvage of '{files}': expected segment files, found none")
         its, is_said = _key_type(instance, given)
-        found = _engine.salvage(files)
+        found = _engine.salvage(os.fsencode(files))
     finally:
         if lock:
             lock.release()

@@ -132,7 +132,7 @@ class Table(RowTransfer, TierControl):
         path = arguments.path("path", path)
         if name is not None:
             path = kept.instance_of_name(path, arguments.text("name", name))
-        instance = _engine.Instance(path)
+        instance = _engine.Instance(os.fsencode(path))
         try:
             record, matrix = kept.decode_options(path)
             record["keep"] = arguments.boolean("keep", keep)
@@ -161,7 +161,7 @@ class Table(RowTransfer, TierControl):
     @property
     def path(self) -> str | None:
         """The instance directory, below the storage path. None if no tier has files."""
-        return self._table.path or None
+        return os.fsdecode(self._table.path) or None
 
     @property
     def recovery(self) -> typing.Any:
