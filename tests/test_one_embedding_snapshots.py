@@ -248,6 +248,10 @@ def test_a_bad_reader_or_writer_says_what_is_right(tmp_path):
         reader(path, "day-1", tf.int64, tf.float32, 3 * DIM, 1000)
     with pytest.raises(FileNotFoundError, match="day-1"):
         reader(path, "day-2", tf.int64, tf.float32, 3 * DIM)
+    with pytest.raises(ValueError, match="paths: expected a folder for each rank"):
+        one_embedding.make_persistent_table_writer(
+            [path[0], path[0] + "/."], "w", tf.int64, tf.float32, DIM
+        )
     writer = one_embedding.make_persistent_table_writer(path, "w", tf.int64, tf.float32, DIM)
     with pytest.raises(TypeError, match="keys: expected int64, found int32"):
         writer.write(np.arange(2, dtype=np.int32), np.zeros((2, DIM), F))

@@ -7,6 +7,7 @@ one has a table whose value is the whole row, and the tensor STORAGE_DIM.
 from __future__ import annotations
 
 import contextlib
+import os
 import typing
 from collections.abc import Iterator
 
@@ -34,6 +35,11 @@ class _Arguments:
         if not isinstance(self.paths, list) or not self.paths:
             raise ValueError(
                 f"paths: expected a list of the folders of ranks, such as '/ssd/0-1'; found {paths!r}"
+            )
+        real = [os.path.realpath(path) for path in self.paths]
+        if len(set(real)) < len(real):
+            raise ValueError(
+                f"paths: expected a folder for each rank, found one twice in {paths!r}"
             )
         self.key_type = key_types.key_type("key_type", key_type)
         self.value_type = variable_options.value_type("value_type", value_type)
