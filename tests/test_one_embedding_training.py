@@ -200,6 +200,8 @@ def test_an_embedding_that_is_not_trained_is_an_error(tmp_path):
     gradient = tape.gradient(loss, made.variable)
     with pytest.raises(ValueError, match="expected the parameters of embedding 'b'"):
         optimizer.apply_gradients([(gradient, made.variable)])
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="found a graph: .* var_list"):
+        optimizer.apply_gradients([])
     assert not table_rows(made)
 
 

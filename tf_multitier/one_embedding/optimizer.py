@@ -8,6 +8,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_multitier import origins
 from tf_multitier.keras import optimizers as with_rows
 from tf_multitier.keras.rows import Rows
 from tf_multitier.one_embedding.modules import Embedding
@@ -80,8 +81,14 @@ class Optimizer(tf.Module):
             Keras model has for them. A variable whose gradient is None is not updated.
 
         Raises:
+          RuntimeError: in a graph of v1.
           ValueError: the parameters of an embedding are not among the variables; a variable has two gradients; or no variable has one.
         """
+        if origins.is_v1_graph():
+            raise RuntimeError(
+                "one_embedding.Optimizer: expected eager execution or a tf.function, found a graph: give an optimizer of "
+                "tf.compat.v1.train var_list=embedding.parameters()"
+            )
         pairs = _one_each(grads_and_vars)
         given = {id(variable) for _, variable in pairs}
         wholes = {}
