@@ -112,8 +112,17 @@ BAD_VALUES = [
     (lambda: oe.make_column_options({"type": "constant"}), "expected the key 'value'"),
     (lambda: oe.make_device_mem_store_options("/s", 0), "capacity: expected at least 1, found 0"),
     (lambda: oe.make_cached_host_mem_store_options(0, "/s", 1), "cache_budget_mb: expected more"),
+    (
+        lambda: oe.make_device_mem_store_options("/s", 2**33),
+        "capacity: expected at most 4294967296",
+    ),
+    (lambda: oe.make_cached_ssd_store_options(1e-9, "/s"), "cache_budget_mb: expected 0 or more"),
+    (lambda: oe.make_cached_ssd_store_options(1e30, "/s"), "cache_budget_mb: expected at most"),
     (lambda: oe.make_cached_ssd_store_options(0, "/s"), "expected one of them above 0"),
-    (lambda: oe.make_cached_ssd_store_options(-1, "/s"), "expected at least 0 MiB, found -1"),
+    (
+        lambda: oe.make_cached_ssd_store_options(-1, "/s"),
+        "expected 0 or more than a byte in MiB, found -1",
+    ),
     (lambda: oe.make_cached_ssd_store_options(1, "/s", 0), "capacity: expected at least 1"),
     (lambda: oe.make_device_mem_store_options("", 1), "persistent_path"),
     (lambda: oe.make_device_mem_store_options(3, 1), "persistent_path: expected a path"),

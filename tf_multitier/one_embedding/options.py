@@ -27,6 +27,8 @@ _PARAMETERS = {
 }
 MAX_TABLES = 65_535
 BLOCK_SIZES = (512, 4096)
+# Of a tier: a table has no more rows, and its sizes are a multiple of a byte.
+_MOST_ROWS, _MOST_MIB, _BYTE = 2**32, 2**40, 2**-20
 
 
 def checked_dict(where: str, value: typing.Any, keys: collections.abc.Collection[str]) -> dict:
@@ -177,10 +179,17 @@ def _columns_of(where, table, num_columns):
 def checked_budget(where: str, value: typing.Any, may_be_none: bool = False) -> typing.Any:
     """A number of MiB above 0, or 0 where there need be no cache. TypeError, ValueError: another value."""
     number = real(where, value)
-    if number < 0 or (number == 0 and not may_be_none):
-        least = "at least" if may_be_none else "more than"
-        raise ValueError(f"{where}: expected {least} 0 MiB, found {value}")
+    if number < 0 or (number < _BYTE and not (number == 0 and may_be_none)):
+        least = "0 or more" if may_be_none else "more"
+        raise ValueError(f"{where}: expected {least} than a byte in MiB, found {value}")
+    if number > _MOST_MIB:
+        raise ValueError(f"{where}: expected at most {_MOST_MIB} MiB, found {value}")
     return value
+
+
+def checked_capacity(where: str, value: typing.Any) -> int:
+    """The rows that a full cache holds. TypeError, ValueError: another value."""
+    return integer(where, value, 1, _MOST_ROWS)
 
 
 def lru_cache(budget_mb: float, kind: str) -> dict:
@@ -247,7 +256,7 @@ def make_device_mem_store_options(
     Args:
       persistent_path: the folder of temporary files and snapshots, in which each rank has a folder; or a list with the folder of each
         rank.
-      capacity: rows in all, >= 1. Training a further key is ResourceExhausted.
+      capacity: rows in all, 1 to 2**32. Training a further key is ResourceExhausted.
       size_factor: elements of a row, with the states of the optimizer, per element of its value: 1 for SGD, 2 for momentum and Adagrad,
         3 for Adam and Ftrl. It turns the budget of a cache on a GPU into rows; elsewhere rows follow from the optimizer.
       storage_dim: in place of size_factor, the elements of a row; -1: size_factor times embedding_dim.
@@ -256,7 +265,7 @@ def make_device_mem_store_options(
     Raises:
       TypeError, ValueError: a bad value.
     """
-    capacity = integer("capacity", capacity, 1)
+    capacity = checked_capacity("capacity", capacity)
     caches = [full_cache(capacity, "device")]
     return _store(caches, persistent_path, capacity, size_factor, storage_dim, physical_block_size)
 
@@ -278,7 +287,7 @@ def make_cached_host_mem_store_options(
     Raises:
       TypeError, ValueError: a bad value.
     """
-    capacity = integer("capacity", capacity, 1)
+    capacity = checked_capacity("capacity", capacity)
     budget = checked_budget("cache_budget_mb", cache_budget_mb)
     caches = [lru_cache(budget, "device"), full_cache(capacity, "host")]
     return _store(caches, persistent_path, capacity, size_factor, storage_dim, physical_block_size)
