@@ -236,7 +236,8 @@ Status ApplyOperation::GatherAbsent(Shard::Locked& lock, int s, const std::vecto
 Status ApplyOperation::NoRoom(const std::string& where, uint64_t rows, uint64_t most, size_t n) const {
   return ResourceExhaustedError(
       "table '", base_.options.name, "': ", where, " ", rows, " of ", most, " rows (", most * base_.layout()->row_bytes(),
-      " bytes); no room for ", n, " more: remove or expire keys, or use a larger storage_size or storage_rows, a tier below, ",
+      " bytes); no room for ", n,
+      " more: remove or expire keys, or use a larger storage_size or storage_rows (OneEmbedding: capacity), a tier below, ",
       base_.options.is_below ? "or an admission filter" : "an admission filter, drop_coldest=True, or on_full='warn'");
 }
 
