@@ -12,6 +12,7 @@ from one_embedding_util import table_rows
 from one_embedding_util import tables_of
 from worlds import needs_eager
 
+import tf_multitier
 from tf_multitier import one_embedding as oe
 
 pytestmark = needs_eager
@@ -242,8 +243,6 @@ def test_the_output_type_is_chosen(tmp_path):
 
 
 def test_row_optimizers_train_parameters(tmp_path):
-    import tf_multitier
-
     made = embedding(tmp_path, constants(3), 1)
     step(made, tf_multitier.optimizers.RowwiseAdagrad(0.1), (IDS,))
     assert sorted(table_rows(made)) == sorted(IDS.ravel())
@@ -269,5 +268,39 @@ def test_keras_trains_by_fit(tmp_path):
     model.fit(x, y, verbose=0)
     model.load_weights(tmp_path / "w.weights.h5")
     np.testing.assert_array_equal(model.predict(x, verbose=0), before)
-    with pytest.raises(NotImplementedError, match="save_weights"):
+    # While the embedding lives, another has its own name and folder.
+    model.save(tmp_path / "m.keras")
+    layer = model.layers[1]
+    copies = [keras.models.load_model(tmp_path / "m.keras"), keras.models.clone_model(model)]
+    for number, copy in enumerate(copies, 1):
+        its = copy.layers[1].embedding
+        assert its.get_config() == {
+            **layer.embedding.get_config(),
+            "name": f"e_{number}",
+            "store_options": device_store(tmp_path / f"e_{number}"),
+        }
+    np.testing.assert_array_equal(copies[0].predict(x, verbose=0), before)
+    assert not table_rows(copies[1].layers[1].embedding)
+    copies[0].fit(x, y, verbose=0)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), before)
+    its = layer = model = made = outputs = ids = None
+    keras.backend.clear_session()
+    assert keras.models.load_model(tmp_path / "m.keras").layers[1].embedding.name == "e"
+
+
+def test_layers_of_one_embedding_train_and_save_its_rows_once(tmp_path):
+    from tf_multitier.keras import with_rows
+
+    made = embedding(tmp_path, constants(3), 1)
+    layers = [made.keras_layer(name=name) for name in "ab"]
+    ids = keras.Input((3,), dtype="int64")
+    model = keras.Model(ids, layers[0](ids) + layers[1](ids))
+    model.compile(with_rows(keras.optimizers.SGD(0.5)), lambda y, rows: tf.reduce_sum(rows - y))
+    model.fit(np.array([[7, 8, 9]]), np.zeros((1, 3, 1)), verbose=0)
+    # One update, with the sum of both gradients.
+    expected = {7: (-1, 2), 8: (0, 2), 9: (1, 2)}
+    assert {key: (row[0], count) for key, (row, count) in table_rows(made).items()} == expected
+    with pytest.raises(NotImplementedError, match="layer 'a': embedding 'e' has more layers, b"):
         model.save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="optimizer: expected None, .* found Adagrad"):
+        made.keras_layer(tf_multitier.optimizers.Adagrad(0.1))(ids)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import typing
+import weakref
 
 import keras
 
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import RowsLayer
+from tf_multitier.keras.layers import SERIALIZABLE
+from tf_multitier.keras.rows import Rows
+
+# {embedding: its layers that were called}.
+_layers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+@SERIALIZABLE
 class OneEmbedding(RowsLayer):
     """The layer of an embedding.
 
@@ -30,9 +37,21 @@ class OneEmbedding(RowsLayer):
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes the embedding variable, unless the module has it."""
         del input_shape
-        if not self.built:
-            self._take_variables({"embeddings": self.embedding.variable})
-            self.built = True
+        if self.built:
+            return
+        variable = self.embedding.variable
+        shared = [rows for rows in map(Rows.of, variable.parts) if rows is not None]
+        if self.optimizer is not None and shared:
+            raise ValueError(
+                f"layer '{self.name}': optimizer: expected None, as another layer or model has the rows of embedding "
+                f"'{self.embedding.name}' already, found {type(self.optimizer).__name__}: give it to the layer that is called first"
+            )
+        if shared:
+            self._rows.extend(shared)  # one weight of all of them, which is updated once
+        else:
+            self._take_variables({"embeddings": variable})
+        _layers.setdefault(self.embedding, weakref.WeakSet()).add(self)
+        self.built = True
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
         """Looks the ids up. See the class for arguments and shapes."""
@@ -49,8 +68,20 @@ class OneEmbedding(RowsLayer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict:
-        """NotImplementedError: Keras cannot make the module again from a file."""
-        raise NotImplementedError(
-            f"layer '{self.name}': a model with it cannot be saved as a whole or cloned, because its store is a folder that one live "
-            "embedding has: save it with model.save_weights or tf.train.Checkpoint, and its rows with save_snapshot"
+        """See keras.layers.Layer. NotImplementedError: the embedding has several layers, each of which would be saved with its own."""
+        others = sorted(
+            layer.name for layer in _layers.get(self.embedding, ()) if layer is not self
         )
+        if others:
+            raise NotImplementedError(
+                f"layer '{self.name}': embedding '{self.embedding.name}' has more layers, {', '.join(others)}, and each would be saved "
+                "or cloned with an embedding of its own: call one layer several times, or use model.save_weights"
+            )
+        embedding = keras.saving.serialize_keras_object(self.embedding)
+        return {**super().get_config(), "embedding": embedding}
+
+    @classmethod
+    def from_config(cls, config: dict) -> OneEmbedding:
+        """The layer of `get_config`, with another module. See Embedding.from_config."""
+        embedding = keras.saving.deserialize_keras_object(config["embedding"])
+        return super().from_config({**config, "embedding": embedding})

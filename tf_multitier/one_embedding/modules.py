@@ -21,6 +21,7 @@ import threading
 import typing
 import weakref
 
+import keras
 import tensorflow as tf
 
 from tf_multitier import key_types
@@ -31,10 +32,13 @@ from tf_multitier.one_embedding import initial_values
 from tf_multitier.one_embedding import options
 from tf_multitier.one_embedding import stores
 from tf_multitier.one_embedding import table_ids as tables_of_ids
+from tf_multitier.one_embedding.keras_layer import OneEmbedding
 from tf_multitier.one_embedding.snapshots import Snapshots
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import one_of
 from tf_multitier.variable_scope import get_embedding_variable
+
+_SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier.one_embedding")
 
 # What TensorFlow allows as the name of a scope.
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
@@ -56,6 +60,12 @@ def _take(embedding, **owned):
     _live.update(dict.fromkeys(owned.items(), embedding))
 
 
+def _is_live(name, folder):
+    gc.collect()
+    return ("name", name) in _live or ("persistent_path", os.path.realpath(folder)) in _live
+
+
+@_SERIALIZABLE
 class Embedding(tf.Module):
     """An embedding of one or more tables.
 
@@ -237,6 +247,43 @@ class Embedding(tf.Module):
         with tf.control_dependencies([] if check is None else [check]):
             return tf.identity(ids)
 
+    # ---- for the files of Keras
+
+    def get_config(self) -> dict:
+        """The arguments of the module as plain numbers, text, lists and dicts, and its device."""
+        return {
+            "name": self.name,
+            "embedding_dim": self._dims if len(self._dims) > 1 else self._dims[0],
+            "dtype": self.dtype.name,
+            "key_type": self.key_type.name,
+            "tables": [
+                options.make_table_options([options.make_column_options(c) for c in columns])
+                for columns in self._initializers
+            ],
+            "store_options": self._store.options,
+            "padding_idx": None if self.padding_idx is None else int(self.padding_idx),
+            "seed": self._seed,
+            "on_repeated_id": self._on_repeated_id,
+            "output_dtype": self.output_dtype.name,
+            "device": self._device,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict) -> Embedding:
+        """The module of `get_config`, without rows.
+
+        If a live embedding has its name or folder, as that of a model that is cloned, the module is another one: "<name>_1", or the
+        next free number, with its files in the folder of that name below the given path.
+        """
+        config = dict(config)
+        device = config.pop("device")
+        name, store_options, number = config["name"], config["store_options"], 0
+        while _is_live(config["name"], stores.folder_of(config["store_options"])):
+            number += 1
+            config["name"] = f"{name}_{number}"
+            config["store_options"] = stores.below(store_options, config["name"])
+        return cls(**config).to(device)
+
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
         self.parameters()  # makes the variable: a checkpoint of an embedding without rows has none, and a restore gives none
         return super()._trackable_children(save_type, **kwargs)
@@ -284,11 +331,10 @@ class Embedding(tf.Module):
           optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's, from tf_multitier.keras.with_rows.
           kwargs: of keras.layers.Layer.
         """
-        from tf_multitier.one_embedding.keras_layer import OneEmbedding
-
         return OneEmbedding(self, optimizer, **kwargs)
 
 
+@_SERIALIZABLE
 class MultiTableEmbedding(Embedding):
     """An embedding of several tables with one embedding_dim. See Embedding for arguments, calls and errors."""
 
@@ -327,6 +373,7 @@ class MultiTableEmbedding(Embedding):
         )
 
 
+@_SERIALIZABLE
 class MultiTableMultiColumnEmbedding(Embedding):
     """An embedding whose rows are several columns side by side, each with its own initializer.
 

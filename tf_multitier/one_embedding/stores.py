@@ -12,6 +12,9 @@ cached_ssd       lru on the device, lru on the host    DRAM_SSDHASH             
 from __future__ import annotations
 
 import collections.abc
+import copy
+import json
+import numbers
 import os
 import typing
 
@@ -40,6 +43,7 @@ class Store:
     Attributes:
       folder: the folder of this rank.
       capacity: rows that a full store holds; None: an SSD store, which has no bound.
+      options: the store as plain numbers, text, lists and dicts.
     """
 
     def __init__(self, store: typing.Any, embedding_dim: int) -> None:
@@ -78,6 +82,9 @@ class Store:
             )
         full = [amount for policy, _, amount in self._caches if policy == "full"]
         self.capacity = full[0] if full else None
+        table["path"] = options.checked_path(table["path"])
+        kv_store = {"caches": [dict(cache) for cache in caches], "persistent_table": table}
+        self.options = json.loads(json.dumps({**store, "kv_store": kv_store}, default=_plain))
 
     def option(self, on_gpu: bool) -> StorageOption:
         """The StorageOption of the variable. on_gpu: with HBM where the store has a cache on the device."""
@@ -120,10 +127,29 @@ def _cache(where, cache):
             f"{where}: value_memory_kind: expected device or host, found {found['value_memory_kind']!r}"
         )
     if policy == "full":
-        integer(f"{where}: capacity", found[amount], 1)
+        options.checked_capacity(f"{where}: capacity", found[amount])
     else:
         options.checked_budget(f"{where}: {amount}", found[amount])
     return policy, found["value_memory_kind"], found[amount]
+
+
+def _plain(number):
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
+
+
+def folder_of(store: dict) -> str:
+    """The folder of this rank of a checked store."""
+    return _folder_of_rank(store["kv_store"]["persistent_table"]["path"])
+
+
+def below(store: dict, name: str) -> dict:
+    """A copy of a checked store whose folder is `name` below that of the store."""
+    store = copy.deepcopy(store)
+    table = store["kv_store"]["persistent_table"]
+    path = table["path"]
+    is_text = isinstance(path, str)
+    table["path"] = os.path.join(path, name) if is_text else [os.path.join(path[0], name)]
+    return store
 
 
 def _folder_of_rank(path):
