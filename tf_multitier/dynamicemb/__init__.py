@@ -4,6 +4,9 @@ tables = [dynamicemb.EmbeddingConfig("user_id", embedding_dim=64, num_embeddings
 options = dynamicemb.DynamicEmbTableOptions(score_strategy=dynamicemb.DynamicEmbScoreStrategy.STEP)
 """
 
+from tf_multitier.dynamicemb.collection import EmbeddingBagCollection
+from tf_multitier.dynamicemb.collection import EmbeddingCollection
+from tf_multitier.dynamicemb.collection import pop_evicted_keys
 from tf_multitier.dynamicemb.enums import CommType
 from tf_multitier.dynamicemb.enums import DataType
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
@@ -27,6 +30,8 @@ from tf_multitier.dynamicemb.configs import get_qcomm_codecs_registry
 from tf_multitier.dynamicemb.options import KVCounter
 from tf_multitier.dynamicemb.options import MAX_BUCKET_CAPACITY
 from tf_multitier.dynamicemb.configs import QCommsConfig
+from tf_multitier.dynamicemb.scores import get_score
+from tf_multitier.dynamicemb.scores import set_score
 from tf_multitier.dynamicemb.sizes import align_to_table_size
 from tf_multitier.dynamicemb.sizes import get_sharded_table_capacity
 from tf_multitier.dynamicemb.sizes import get_table_value_bytes
@@ -45,7 +50,9 @@ __all__ = [
     "DynamicEmbScoreStrategy",
     "DynamicEmbTableOptions",
     "EmbOptimType",
+    "EmbeddingBagCollection",
     "EmbeddingBagConfig",
+    "EmbeddingCollection",
     "EmbeddingConfig",
     "FrequencyAdmissionStrategy",
     "KVCounter",
@@ -56,8 +63,11 @@ __all__ = [
     "SparseType",
     "align_to_table_size",
     "get_qcomm_codecs_registry",
+    "get_score",
     "get_sharded_table_capacity",
     "get_table_value_bytes",
+    "pop_evicted_keys",
+    "set_score",
 ]
 
 
