@@ -30,6 +30,7 @@ SYSTEM = [
     "test_deeprec_script_modules.py",
     "test_deeprec_zoo.py",
     "test_document_programs.py",
+    "test_external_programs.py",
     "test_examples.py",
     "test_full_disks.py",
     "test_gpu_check.py",

@@ -64,6 +64,9 @@ class StorageType(_ProtoEnum):
     HBM_DRAM_LEVELDB = 105
     HBM_DRAM_PMEM_SSDHASH = 106
     HBM_DRAM_PMEM_LEVELDB = 107
+    EXTERNAL = 108
+    DRAM_EXTERNAL = 109
+    DRAM_PMEM_EXTERNAL = 110
 
     @property
     def tiers(self) -> tuple[str, ...]:

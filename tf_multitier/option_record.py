@@ -26,6 +26,7 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier import external_storage
 from tf_multitier.option_values import did_you_mean
 from tf_multitier.option_values import is_finite
 
@@ -148,6 +149,11 @@ _TYPES = {
 
 
 def _plain(name, value, described, error):
+    if name == "external_storage":
+        try:
+            value = external_storage.name_of(name, value)
+        except TypeError as wrong:
+            raise error(str(wrong)) from None
     return _TYPES[described["type"]](name, value, described, error)
 
 

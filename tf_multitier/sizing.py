@@ -46,7 +46,7 @@ class TierMemory:
     """Upper bounds for one tier, summed over all partitions.
 
     Attributes:
-      name: "HBM", "DRAM", "PMEM", "LEVELDB" or "SSDHASH".
+      name: "HBM", "DRAM", "PMEM", "LEVELDB", "SSDHASH" or "EXTERNAL".
       rows: maximal number of rows at a time.
       row_bytes: bytes of the data of those rows, as `storage_size` counts them.
       memory_bytes: bytes of resident memory. DRAM: rows, their headers and the replacement order. File tiers: the data in memory
@@ -467,4 +467,10 @@ def _pmem_in_place(rows, bytes_per_row, shards, evicting, exact):
     return 64 * (data // piece) + _order(slots, evicting, exact), data + min(data, _GIB) + piece
 
 
-_LOWER = {"PMEM": _pmem, "LEVELDB": _leveldb, "SSDHASH": _ssdhash}
+def _external(rows, bytes_per_row):
+    """(memory, disk) of EXTERNAL: the headers of its rows. The rows are where the storage has them."""
+    slots = 1 << max(6, (rows - 1).bit_length())  # both arrays double when they are full
+    return 36 * slots, 0
+
+
+_LOWER = {"EXTERNAL": _external, "PMEM": _pmem, "LEVELDB": _leveldb, "SSDHASH": _ssdhash}

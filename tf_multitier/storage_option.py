@@ -13,6 +13,7 @@ import typing
 
 from tf_multitier import option_record
 from tf_multitier.config_pb2 import CacheStrategy, StorageType
+from tf_multitier.external_storage import Storage
 from tf_multitier.option_values import Option
 
 ENV_STORAGE_TYPE = "TF_MULTITIER_STORAGE_TYPE"
@@ -60,6 +61,7 @@ class StorageOption(Option):
         refuse_colder: bool = False,
         on_corruption: str = "error",
         keep: bool = False,
+        external_storage: str | type[Storage] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in OPTIONS}
         self._set(given, "StorageOption.{}".format)
@@ -73,6 +75,7 @@ class StorageOption(Option):
         kept = {name: checked[name] for name in given}
         kept["storage_type"] = StorageType.DEFAULT if kind is None else StorageType[_name(kind)]
         kept["storage_path"] = checked["storage_path"] or None
+        kept["external_storage"] = checked["external_storage"] or None
         kept["storage_size"] = tuple(checked["storage_size"])
         kept["storage_rows"] = tuple(checked["storage_rows"])
         is_default = checked["cache_strategy"] == "DEFAULT"

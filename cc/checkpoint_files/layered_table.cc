@@ -289,6 +289,7 @@ Result<std::unique_ptr<EmbeddingTable>> LayerOver(std::shared_ptr<EmbeddingTable
   options.dram_budget_bytes = options.dram_budget_rows = options.initial_rows = options.hbm_budget_rows = 0;
   options.row_memory = nullptr;
   options.lower_tiers.clear();
+  options.external_storage.clear();
   options.dram_named = true;
   options.drop_coldest = options.adopt = options.keep = options.refuse_colder = false;
   options.on_full = OnFull::kError;

@@ -1,5 +1,7 @@
 #include "cc/kernels/embedding_variable.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,7 @@
 #include "cc/options/names.h"
 #include "cc/options/options.h"
 #include "cc/partition/partition.h"
+#include "cc/tier/external/external_store.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -109,10 +112,30 @@ absl::Status VariableOptions::MakeStateOf(const Opening& its_opening, const std:
   return absl::OkStatus();
 }
 
-VariableState::VariableState() = default;
+VariableState::VariableState() : pid(::getpid()) {}
+
+namespace {
+
+// Writes the rows that are above the external storage of a table to it, and closes the table. Logs an error.
+void CloseExternal(std::shared_ptr<EmbeddingTable> table) {
+  const Status flushed = table->Flush();
+  if (flushed.ok()) return;
+  LOG(ERROR) << "embedding variable '" << table->options().name
+             << "': it was closed, and rows that its external storage does not have are lost: " << flushed.ToString();
+}
+
+}  // namespace
 
 VariableState::~VariableState() {
   if (kept != nullptr) kept->Close(table.get());
+  if (table == nullptr || table->options().external_storage.empty() || ::getpid() != pid) return;
+  // The thread may have a lock that the storage needs where another thread waits for it: Python deletes variables under the
+  // GIL.
+  const std::string storage = table->options().external_storage;
+  RunUnlocked(storage, [this] {
+    if (in_variable) return CloseExternal(std::move(table));
+    table.reset();
+  });
 }
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
@@ -174,8 +197,11 @@ absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<Varia
         }));
   }
   if (state != nullptr && state->kept != nullptr) TF_RETURN_IF_ERROR(ToAbsl(state->kept->Adopt()));
+  if (state != nullptr) state->in_variable = true;
   const std::shared_ptr<VariableState> old = variable->Exchange(state);
-  if (state != nullptr && old != nullptr && old != state && old->kept != nullptr) old->kept->Discard();
+  if (state == nullptr || old == nullptr || old == state) return absl::OkStatus();
+  old->in_variable = false;
+  if (old->kept != nullptr) old->kept->Discard();
   return absl::OkStatus();
 }
 

@@ -22,6 +22,8 @@
 #ifndef CC_KERNELS_EMBEDDING_VARIABLE_H_
 #define CC_KERNELS_EMBEDDING_VARIABLE_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -44,7 +46,7 @@ class KeptTable;
 // A table, and the properties that the TensorFlow side needs. Immutable, except for the table's content and what was warned of.
 struct VariableState {
   VariableState();
-  ~VariableState();  // closes a kept table
+  ~VariableState();  // closes a kept table, and one over an external storage
   VariableState(const VariableState&) = delete;
   VariableState& operator=(const VariableState&) = delete;
 
@@ -54,6 +56,9 @@ struct VariableState {
   int64_t num_partitions = 1;
   std::atomic<bool> warned_full{false};  // that new keys got no row (OnFull::kRefuse)
   bool read_only = false;                // its rows never change; other variables may share it (shared_tables.h)
+  const pid_t pid;                       // of the process that made it
+  // A variable has it, and no other has taken its place: then its rows are those of its external storage.
+  std::atomic<bool> in_variable{false};
 };
 
 class EmbeddingVariable : public tensorflow::ResourceBase {

@@ -360,6 +360,8 @@ absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   std::shared_ptr<VariableState> made;
   TF_RETURN_IF_ERROR(options_.MakeState(name_, std::move(initializer), live_.get(), &made));
   EmbeddingTable* const table = made->table.get();
+  // An external storage may list the rows of an earlier table.
+  if (table->TotalCount() > 0) TF_RETURN_IF_ERROR(ToAbsl(table->Clear()));
   std::vector<ColumnSpec> slots, missing;
   TF_RETURN_IF_ERROR(FindSlots(&slots, &missing));
   if (!slots.empty()) TF_RETURN_IF_ERROR(ToAbsl(table->AddSlots(slots)));

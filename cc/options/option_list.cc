@@ -255,6 +255,13 @@ struct Record<Options> {
          "Directory for the files of PMEM, LEVELDB and SSDHASH tiers, on the machine that holds the table. Required by every "
          "type "
          "with such a tier. It is created if its parent exists. Tables, partitions, sessions and processes may share it."},
+        {"external_storage",
+         MT_FIELD(Options, external_storage),
+         kBoth,
+         {},
+         "What holds the rows of an EXTERNAL tier, and of no other type: a class derived from `external_storage.Storage`, or "
+         "the "
+         "name of a storage that the process has registered."},
         {"storage_size", MT_FIELD(Options, storage_size), kBoth, kTierBytes,
          "Bytes of row data in each tier, fastest first: one size, a list, or a dict {tier: size}. A size is an integer or "
          "text such "

@@ -89,6 +89,7 @@ struct Options {
 
   std::string storage_type = "DRAM";  // one of StorageTypes()
   std::string storage_path;
+  std::string external_storage;  // see cc/tier/external/external_storage.h
   // A missing size means 1 GiB; for the last tier, no bound; for HBM on the emulated device, 1 MiB.
   std::vector<int64_t> storage_size;
   std::vector<int64_t> storage_rows;
@@ -145,6 +146,8 @@ Status InitializersFromJson(const Json& json, InitializerSpec* spec);
 const std::vector<std::string>& StorageTypes();
 // "DRAM_SSDHASH": {"DRAM", "SSDHASH"}
 std::vector<std::string> TiersOf(const std::string& storage_type);
+// Whether one of its tiers has files, in `storage_path`.
+bool HasFiles(const std::string& storage_type);
 
 }  // namespace multitier
 

@@ -69,6 +69,9 @@ const std::vector<std::string>& StorageTypes() {
                                                                 "DRAM_SSDHASH",
                                                                 "DRAM_PMEM_LEVELDB",
                                                                 "DRAM_PMEM_SSDHASH",
+                                                                "EXTERNAL",
+                                                                "DRAM_EXTERNAL",
+                                                                "DRAM_PMEM_EXTERNAL",
                                                                 "HBM_DRAM",
                                                                 "HBM_DRAM_PMEM",
                                                                 "HBM_DRAM_LEVELDB",
@@ -86,6 +89,12 @@ std::vector<std::string> TiersOf(const std::string& storage_type) {
     from = to + 1;
   }
   return tiers;
+}
+
+bool HasFiles(const std::string& storage_type) {
+  const std::vector<std::string> tiers = TiersOf(storage_type);
+  return std::any_of(tiers.begin(), tiers.end(),
+                     [](const std::string& tier) { return tier != "HBM" && tier != "DRAM" && tier != "EXTERNAL"; });
 }
 
 Status ValidateTableOptions(const Options& o) {
@@ -185,8 +194,27 @@ Status ValidateSizes(const Options& o, size_t tiers) {
   return OkStatus();
 }
 
+Status ValidateExternal(const Options& o, const std::vector<std::string>& tiers) {
+  const bool external = tiers.back() == "EXTERNAL";
+  if (external && o.external_storage.empty()) {
+    return InvalidArgumentError("external_storage: expected the storage of storage_type ", o.storage_type,
+                                ", found none: give a class derived from external_storage.Storage");
+  }
+  if (!external && !o.external_storage.empty()) {
+    return InvalidArgumentError(
+        "external_storage: expected it only with storage_type EXTERNAL, DRAM_EXTERNAL or "
+        "DRAM_PMEM_EXTERNAL, found ",
+        o.storage_type);
+  }
+  if (external && o.keep) {
+    return InvalidArgumentError("keep: expected a storage_type whose last tier is LEVELDB or SSDHASH, found ", o.storage_type,
+                                ": an external storage keeps its rows itself, and lists them with keys()");
+  }
+  return OkStatus();
+}
+
 Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
-  const bool without_files = tiers.back() == "DRAM" || tiers.back() == "HBM";
+  const bool without_files = !HasFiles(o.storage_type);
   if (o.storage_path.empty() && !without_files) {
     return InvalidArgumentError("storage_path: expected a directory for the files of storage_type ", o.storage_type,
                                 ", found none");
@@ -220,6 +248,7 @@ Status ValidateOptions(const Options& o) {
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
   if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
   MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));
+  MT_RETURN_IF_ERROR(ValidateExternal(o, tiers));
   return ValidateFiles(o, tiers);
 }
 

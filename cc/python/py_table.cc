@@ -257,7 +257,7 @@ void PyTable::Close() {
     py::gil_scoped_release release;
     std::unique_lock<std::shared_mutex> lock(mutex_);
     if (table_ == nullptr) return;
-    if (table_->options().keep) status = table_->Flush();
+    if (table_->options().keep || !table_->options().external_storage.empty()) status = table_->Flush();
     if (status.ok()) {
       table_.reset();
       instance_.reset();

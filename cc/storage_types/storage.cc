@@ -17,6 +17,7 @@
 #include "cc/env/env.h"
 #include "cc/hbm/hbm_above.h"
 #include "cc/table/demotion_pool.h"
+#include "cc/tier/external/external_tier.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
 #include "cc/tier/pmem/pmem_row_memory.h"
 #include "cc/tier/pmem/pmem_tier.h"
@@ -139,6 +140,7 @@ Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool 
 Status CheckTiersExist(const Options& options) {
   MT_ASSIGN_OR_RETURN(const std::string device, DeviceOf(options));
   const std::string& type = options.storage_type;
+  if (!options.external_storage.empty()) MT_RETURN_IF_ERROR(CheckExternalStorage(options.external_storage));
   if (type.rfind("HBM", 0) != 0 || !device.empty()) return OkStatus();
   const Status gpu = device::DefaultDevice().status();
   if (gpu.ok()) return OkStatus();
@@ -181,17 +183,21 @@ Status TakeHbm(const Opening& opening, TableOptions* options, std::vector<std::s
   return OkStatus();
 }
 
-// Makes the tiers with files in `directory`, from number `first` on.
-Status MakeTiers(const Opening& opening, bool keep, const std::vector<std::string>& names, size_t first,
+// Makes the tiers of the table from number `first` on; those with files in `directory`.
+Status MakeTiers(const Opening& opening, const Options& options, const std::vector<std::string>& names, size_t first,
                  const std::vector<LowerTierOptions>& budgets, const std::shared_ptr<InstanceDirectory>& directory,
                  std::vector<LowerTierOptions>* tiers) {
   for (size_t i = first; i < names.size(); ++i) {
     const bool last = i + 1 == names.size();
     const bool recover = last && opening.recover != nullptr;
     // Recovered files stay until the table exists; then the instance decides whether they are kept.
-    const bool stays = last && (keep || recover) && !opening.read_only;
+    const bool stays = last && (options.keep || recover) && !opening.read_only;
     LowerTierOptions tier = opening.read_only ? LowerTierOptions() : budgets[i];
-    MT_ASSIGN_OR_RETURN(tier.tier, MakeTier(names[i], stays, recover, opening.read_only, directory));
+    if (names[i] == "EXTERNAL") {
+      MT_ASSIGN_OR_RETURN(tier.tier, ExternalTier::Open(options.external_storage, options.name));
+    } else {
+      MT_ASSIGN_OR_RETURN(tier.tier, MakeTier(names[i], stays, recover, opening.read_only, directory));
+    }
     tiers->push_back(std::move(tier));
   }
   return OkStatus();
@@ -214,14 +220,14 @@ Status ComposeStorage(const Opening& opening, TableOptions* options, std::shared
   if (names.back() != "DRAM") {
     MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
     MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
-    if (directory == nullptr) {
+    if (directory == nullptr && HasFiles(options->storage_type)) {
       MT_ASSIGN_OR_RETURN(directory, InstanceDirectory::Create(options->storage_path, options->name, /*keep=*/false));
     }
     if (in_place) {
       MT_ASSIGN_OR_RETURN(const std::string folder, PrepareFolder(*directory, names[0], /*recover=*/false));
       MT_ASSIGN_OR_RETURN(row_memory, Holding<RowMemory>(directory, PmemRowMemory::Open(folder)));
     }
-    MT_RETURN_IF_ERROR(MakeTiers(opening, options->keep, names, dram_named ? 1 : 0, budgets, directory, &lower));
+    MT_RETURN_IF_ERROR(MakeTiers(opening, *options, names, dram_named ? 1 : 0, budgets, directory, &lower));
     if (instance == nullptr && options->keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
   }
   options->dram_named = dram_named;
@@ -229,7 +235,8 @@ Status ComposeStorage(const Opening& opening, TableOptions* options, std::shared
   options->dram_budget_rows = dram_named ? budgets[0].budget_rows : 0;
   if (directory != nullptr) options->removed_folder = directory->path();
   options->row_memory = std::move(row_memory);
-  options->adopt = opening.recover != nullptr;
+  const bool listed = names.back() == "EXTERNAL" && lower.back().tier->stats().rows > 0;
+  options->adopt = opening.recover != nullptr || listed;
   options->lower_tiers = std::move(lower);
   if (opening.read_only) {
     options->removed_bytes = 0;

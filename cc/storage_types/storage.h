@@ -16,6 +16,9 @@
 // PMEM alone is not a lower tier. Its files are the memory of the rows, which are read and updated in place (row/row_memory.h).
 // Its size is a hard bound, as for DRAM alone.
 //
+// EXTERNAL is a store that a user registered (tier/external). A table whose store lists keys starts with their rows. It has no
+// instance, unless PMEM is above.
+//
 // To recover a kept instance, compose the same options again with `recover`. The last tier finds its records, and the table
 // adopts them. The tiers above it begin empty. An instance with PMEM as the last tier cannot be kept, because its files do not
 // record which slots are in use.
@@ -58,7 +61,7 @@ inline constexpr const char* kAsyncCompactionVariable = "TF_SSDHASH_ASYNC_COMPAC
 inline constexpr const char* kDeviceVariable = "TF_MULTITIER_DEVICE";
 
 // Whether this machine and the environment have the tiers. InvalidArgument for a bad environment variable. Unimplemented for a
-// type with an HBM tier if there is no device for it.
+// type with an HBM tier if there is no device for it. InvalidArgument for an external storage that the process does not have.
 Status CheckTiersExist(const Options& options);
 
 // Makes the tiers of a table with these options, and sets its budgets. options->name is the name of the directory. Reads the

@@ -325,7 +325,9 @@ Status EmbeddingTable::Impl::Flush() {
     return FailedPreconditionError("table '", options_.name, "': flush: expected a durable last tier, found ",
                                    last < 0 ? base_.first_tier_name() : tiers_.name(last));
   }
-  if (levels_.bounded[last]) {
+  // An external storage keeps the rows of records that are freed: its size bounds the records alone.
+  const bool moves = levels_.bounded[last] && (options_.external_storage.empty() || levels_.count > 1);
+  if (moves) {
     MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));
     MT_RETURN_IF_ERROR(demoter_.MoveAllToLast());
   } else {

@@ -9,6 +9,7 @@ import numbers
 import os
 import typing
 import warnings
+import weakref
 
 import numpy.typing as npt
 
@@ -97,6 +98,8 @@ class Table(RowTransfer, TierControl):
         text = option_record.text_of(record, in_table=True)
         files = kept.encode_options(text, matrix) if record["keep"] and recover is None else []
         self._table = _engine.Table(text, matrix, recover, files)
+        if record["external_storage"]:
+            weakref.finalize(self, _close, self._table, os.getpid())
 
     @classmethod
     def open(
@@ -148,7 +151,7 @@ class Table(RowTransfer, TierControl):
 
         After that, every method except `close` raises FailedPreconditionError. If the flush fails, this raises its error and the
         table stays open. Garbage collection also closes a table, but cannot report an error. At the end of the process a table may
-        not be closed.
+        not be closed, unless it has an external storage.
         """
         self._table.close()
 
@@ -396,6 +399,12 @@ class Table(RowTransfer, TierControl):
     def stats(self) -> dict:
         """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
         return json.loads(self._table.stats_json())
+
+
+def _close(table, process):
+    """Closes a table over an external storage that is open, when it is deleted or the process ends. An error is printed."""
+    if os.getpid() == process:
+        table.close()
 
 
 def _gather(option, given):
