@@ -35,6 +35,7 @@ from tf_multitier.dynamicemb.scores import set_score
 from tf_multitier.dynamicemb.sizes import align_to_table_size
 from tf_multitier.dynamicemb.sizes import get_sharded_table_capacity
 from tf_multitier.dynamicemb.sizes import get_table_value_bytes
+from tf_multitier.dynamicemb.storage import Storage
 
 __all__ = [
     "BUCKET_ALIGNMENT",
@@ -61,6 +62,7 @@ __all__ = [
     "QCommsConfig",
     "ShardingType",
     "SparseType",
+    "Storage",
     "align_to_table_size",
     "get_qcomm_codecs_registry",
     "get_score",
