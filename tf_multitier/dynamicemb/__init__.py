@@ -7,6 +7,7 @@ options = dynamicemb.DynamicEmbTableOptions(score_strategy=dynamicemb.DynamicEmb
 from tf_multitier.dynamicemb.collection import EmbeddingBagCollection
 from tf_multitier.dynamicemb.collection import EmbeddingCollection
 from tf_multitier.dynamicemb.collection import pop_evicted_keys
+from tf_multitier.dynamicemb.dump import DynamicEmbDump
 from tf_multitier.dynamicemb.enums import CommType
 from tf_multitier.dynamicemb.enums import DataType
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
@@ -17,7 +18,9 @@ from tf_multitier.dynamicemb.enums import EmbOptimType
 from tf_multitier.dynamicemb.enums import PoolingType
 from tf_multitier.dynamicemb.enums import ShardingType
 from tf_multitier.dynamicemb.enums import SparseType
+from tf_multitier.dynamicemb.incremental import incremental_dump
 from tf_multitier.dynamicemb.jagged import KeyedJaggedTensor
+from tf_multitier.dynamicemb.load import DynamicEmbLoad
 from tf_multitier.dynamicemb.options import AdmissionStrategy
 from tf_multitier.dynamicemb.options import BUCKET_ALIGNMENT
 from tf_multitier.dynamicemb.options import Counter
@@ -45,9 +48,11 @@ __all__ = [
     "Counter",
     "DataType",
     "DynamicEmbCheckMode",
+    "DynamicEmbDump",
     "DynamicEmbEvictStrategy",
     "DynamicEmbInitializerArgs",
     "DynamicEmbInitializerMode",
+    "DynamicEmbLoad",
     "DynamicEmbScoreStrategy",
     "DynamicEmbTableOptions",
     "EmbOptimType",
@@ -68,6 +73,7 @@ __all__ = [
     "get_score",
     "get_sharded_table_capacity",
     "get_table_value_bytes",
+    "incremental_dump",
     "pop_evicted_keys",
     "set_score",
 ]

@@ -2,19 +2,16 @@
 
     <folder of the rank>/snapshots/
       <name>/rows.index, rows.data-...     a checkpoint with one table, "rows"
-      .<anything>/new/                     of a save, load or deletion that runs, or was killed: the next one deletes it
+      .<anything>/new/                     of a save, load or deletion that runs: working_folders.py
 
-A process holds a lock on the folder that it uses, which ends with the process. The rename of `new` makes a snapshot whole or absent.
+The rename of `new` makes a snapshot whole or absent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
 import typing
-import uuid
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -22,6 +19,8 @@ import tensorflow as tf
 from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
+from tf_multitier.working_folders import sync
+from tf_multitier.working_folders import working_folder
 
 TABLE = "rows"
 STORAGE_DIM = "storage_dim"  # a tensor that a table writer adds
@@ -69,49 +68,9 @@ def _check_new(folder):
         )
 
 
-@contextlib.contextmanager
-def _locked(folder, is_waiting=True):
-    """Holds the lock of a folder, which ends with the process. Gives whether it does."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
-        is_held = True
-    except BlockingIOError:
-        is_held = False
-    try:
-        yield is_held
-    finally:
-        os.close(file)
-
-
-@contextlib.contextmanager
-def temporary_folder(rank_folder: str) -> Iterator[str]:
-    """Gives a new folder next to the snapshots, and deletes those that killed processes left. At the end it is deleted, if it is there."""
-    parent = os.path.join(rank_folder, "snapshots")
-    os.makedirs(parent, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        with _locked(parent):  # so that no other process takes the new one for one that was left
-            for name in os.listdir(parent):
-                left = os.path.join(parent, name)
-                if name[0] == ".":
-                    with _locked(left, is_waiting=False) as is_held:
-                        if is_held:
-                            shutil.rmtree(left)
-            made = os.path.join(parent, f".{uuid.uuid4().hex}")
-            os.mkdir(made)
-            stack.callback(shutil.rmtree, made, ignore_errors=True)
-            stack.enter_context(_locked(made))
-        inner = os.path.join(made, "new")  # a checkpoint.Writer locks its folder, too
-        os.mkdir(inner)
-        yield inner
-
-
-def _sync(path):
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+def temporary_folder(rank_folder: str) -> contextlib.AbstractContextManager[str]:
+    """A working folder next to the snapshots."""
+    return working_folder(os.path.join(rank_folder, "snapshots"))
 
 
 @contextlib.contextmanager
@@ -127,11 +86,11 @@ def new_snapshot(rank_folder: str, name: typing.Any) -> Iterator[str]:
     with temporary_folder(rank_folder) as made:
         yield prefix_of(made)
         for file in os.listdir(made):
-            _sync(os.path.join(made, file))
-        _sync(made)
+            sync(os.path.join(made, file))
+        sync(made)
         _check_new(folder)
         os.rename(made, folder)
-        _sync(os.path.dirname(folder))
+        sync(os.path.dirname(folder))
 
 
 def saved_table(folder: str) -> typing.Any:

@@ -1,0 +1,307 @@
+"""DynamicEmbLoad: reads dynamicemb's files (dump_files.py) into the tables of a model.
+
+The files of all ranks become a checkpoint in a temporary folder, a piece at a time. That checks them. Then all variables are restored
+together, wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import typing
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tf_multitier import checkpoint
+from tf_multitier import key_types
+from tf_multitier import object_checkpoint
+from tf_multitier import saver
+from tf_multitier.dynamicemb import dump_files as files
+from tf_multitier.dynamicemb import dump_tables as tables
+from tf_multitier.engine.rows import Rows
+
+_PIECE_BYTES = 16 << 20
+_BY_STEP = ("step", "frequency")  # kinds of scores whose tables have steps as versions
+
+
+def DynamicEmbLoad(
+    path: typing.Any,
+    model: typing.Any,
+    table_names: dict | None = None,
+    optim: bool = False,
+    counter: bool = False,
+    pg: typing.Any = None,
+) -> None:
+    """Replaces the rows of the tables of a model by those of a dump, of this package or of dynamicemb, of any number of ranks.
+
+    Scores come with the rows: those that TIMESTAMP gives keep their ages, and STEP goes on from the step of the dump. A row that has no
+    frequency in the dump gets 1. All files are read and checked before anything changes. The folder for temporary files (TMPDIR) needs
+    room for the rows.
+
+    Args:
+      path: the folder of the dump.
+      model: a collection, or a module, layer, list or dict that has some. It need not have trained.
+      table_names: {collection: [table]}. None: all.
+      optim: also the states of the optimizer, its learning rate, if that is a number, and the updates that Adam counts. If the dump is of
+        another optimizer, the rows alone: a warning says so once.
+      counter: also the keys that an admission counter counts. False: it counts none afterwards.
+      pg: no effect: the world is one process.
+
+    Raises:
+      ValueError: a file is missing or damaged, or does not fit the table. The message has the file. Nothing has changed.
+      TypeError: a bad table_names.
+      RuntimeError: in a tf.function.
+    """
+    what = "DynamicEmbLoad"
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"{what}: expected eager execution, found a graph: call it outside of tf.functions"
+        )
+    path = os.fspath(path)
+    loaded = tables.tables_of(model, table_names, what)
+    manifest = files.manifest_of(path) or {}
+    loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
+    with tempfile.TemporaryDirectory(prefix="tf_multitier_load_") as made:
+        prefix = os.path.join(made, "rows")
+        with checkpoint.Writer(prefix, latest=False) as writer:
+            for i, load in enumerate(loads):
+                load.write(writer, str(i))
+        for load in loads:
+            if load.slots:
+                load.table.collection.row_optimizer.build([load.table.variable])
+        parts = [(str(i), load.table.variable) for i, load in enumerate(loads)]
+        with saver.convert_on_restore():  # to values of 16 bits, from float32
+            object_checkpoint.Reads(parts, tf.constant(prefix)).replace()
+    _go_on(loads)
+    others = [f"'{load.table.name}': {load.opt_type}" for load in loads if load.is_of_another]
+    if others:
+        warnings.warn(
+            f"{what}: expected states of the optimizer of the model, found those of others ({', '.join(others)}): the rows are loaded, "
+            "without states",
+            stacklevel=2,
+        )
+
+
+def _go_on(loads):
+    """Sets the steps of the optimizers."""
+    for collection in {id(load.table.collection): load.table.collection for load in loads}.values():
+        its = [load for load in loads if load.table.collection is collection]
+        optimizer = collection.row_optimizer
+        steps = [load.step for load in its if load.table.score.kind in _BY_STEP]
+        if steps:
+            names = {load.table.name for load in its}
+            rest = [table for name, table in collection.tables_by_name.items() if name not in names]
+            steps += [int(optimizer.iterations)] if rest else []
+            optimizer.iterations.assign(max(steps))
+        with_states = [load.arguments for load in its if load.has_states]
+        if not with_states:
+            continue
+        if isinstance(optimizer.learning_rate, tf.Variable):
+            optimizer.learning_rate = with_states[0]["lr"]
+        if hasattr(optimizer, "beta_2_power"):
+            tables.set_updates(optimizer, max(found["iters"] for found in with_states))
+
+
+class _TableLoad:
+    """The files of one table, all checked except the arrays.
+
+    Args:
+      path: the folder of the dump.
+      manifest: {file: its entry}.
+      table: a ModelTable.
+      optim, counter: see DynamicEmbLoad.
+
+    Attributes:
+      arguments: the file of arguments.
+      step: the next step.
+      has_states: whether the optimizer goes on.
+      is_of_another: whether states were asked for, and the dump is of another optimizer, `opt_type`.
+      slots: [(column, dim, initial value)] that the dump has.
+    """
+
+    def __init__(self, path, manifest, table, optim, counter):
+        self.table, self._path, self._manifest = table, path, manifest
+        self._folder = os.path.join(path, table.path)
+        self._world = self._found_world()
+        self.arguments = self._checked_arguments(optim)
+        self.opt_type = self.arguments.get("opt_type")
+        is_same = tables.same_optimizer(self.opt_type, table.collection)
+        self.has_states = optim and is_same and table.table.trains
+        self.is_of_another = optim and not is_same
+        self.slots = table.slots if self.has_states else []
+        self._counts = counter and table.table.options.admit_strategy is not None
+        self.step = 0
+        self._ranks = [self._readers(rank) for rank in range(self._world)]
+        found = self.arguments.get("step_score")
+        self.step = found if isinstance(found, int) and found > 0 else 1 + self._newest()
+
+    def _checked_arguments(self, optim):
+        name = os.path.join(self._folder, f"{self.table.name}_{files.ARGUMENTS}")
+        self._check_bytes(name)
+        found = files.read_json(name)
+        expected = self.table.score.eviction
+        if "evict_strategy" in found and not tables.same_eviction(
+            found["evict_strategy"], expected
+        ):
+            raise ValueError(
+                f"{name}: evict_strategy: expected {expected}, as the score_strategy of table '{self.table.name}' has, found "
+                f"{found['evict_strategy']}: its scores say something else"
+            )
+        if optim and tables.same_optimizer(found.get("opt_type"), self.table.collection):
+            own = tables.arguments_of(self.table)
+            for argument, kind in (("lr", (int, float)), ("iters", int)):
+                if argument in own and not isinstance(found.get(argument), kind):
+                    raise ValueError(
+                        f"{name}: {argument}: expected a number, found {found.get(argument)!r}"
+                    )
+        return found
+
+    def _entry(self, path):
+        return self._manifest.get(os.path.relpath(path, self._path).replace(os.sep, "/"))
+
+    def _check_bytes(self, path):
+        if self._entry(path) is not None:
+            for _ in files.RawReader(path, files.BYTES, 1, self._entry(path)).pieces(_PIECE_BYTES):
+                pass
+
+    def _found_world(self):
+        """The number of ranks, all of which have keys."""
+        worlds = files.ranks_of(self._folder, self.table.name, files.KEYS)
+        if len(worlds) != 1:
+            found = ", ".join(f"world size {world}" for world in sorted(worlds)) or "none"
+            raise ValueError(
+                f"{self._file(files.KEYS, 0, 1)}: expected keys of table '{self.table.name}', of one world size, found {found}"
+            )
+        [(world, paths)] = worlds.items()
+        for rank in range(world):
+            if rank not in paths:
+                raise ValueError(
+                    f"{self._file(files.KEYS, rank, world)}: expected the keys of all {world} ranks, found {len(paths)} files"
+                )
+        if len(paths) != world:
+            raise ValueError(
+                f"{paths[max(paths)]}: expected ranks below {world}, found {max(paths)}"
+            )
+        return world
+
+    def _file(self, item, rank, world):
+        return os.path.join(self._folder, files.file_name(self.table.name, item, rank, world))
+
+    def _readers(self, rank):
+        """{item: RawReader} of a rank."""
+        reader = lambda item, width: self._reader(item, width, rank)
+        found = {
+            files.KEYS: reader(files.KEYS, 1),
+            files.VALUES: reader(files.VALUES, self.table.variable.embedding_dim),
+        }
+        # A table without eviction needs no scores.
+        has_scores = os.path.exists(self._file(files.SCORES, rank, self._world))
+        if has_scores or self.table.table.strategy.evicts:
+            found[files.SCORES] = reader(files.SCORES, len(self.table.score.columns))
+        if self.slots:
+            found[files.STATES] = reader(files.STATES, sum(dim for _, dim, _ in self.slots))
+        self._check_alike(found)
+        if self._counts:
+            counted = {item: reader(item, 1) for item in (files.COUNTED, files.COUNTS)}
+            self._check_alike(counted)
+            found.update(counted)
+        return found
+
+    def _reader(self, item, width, rank):
+        path = self._file(item, rank, self._world)
+        return files.RawReader(path, item, width, self._entry(path))
+
+    def _check_alike(self, readers):
+        first, *others = readers.values()
+        for reader in others:
+            if reader.rows != first.rows:
+                raise ValueError(
+                    f"{reader.path}: expected {first.rows} rows, as {os.path.basename(first.path)} has, found {reader.rows}"
+                )
+
+    def _newest(self):
+        """The newest version of a table whose versions are steps, or 0."""
+        if self.table.score.kind != "step":
+            return 0
+        pieces = [
+            piece.max()
+            for rank in self._ranks
+            if files.SCORES in rank
+            for piece in rank[files.SCORES].pieces(_PIECE_BYTES)
+        ]
+        return int(max(pieces, default=0))
+
+    def write(self, writer, name):
+        """Writes the rows as a table of a checkpoint. ValueError: a file is damaged, or has a key twice."""
+        variable = self.table.variable
+        columns = [("value", variable.embedding_dim, 0.0), *self.slots]
+        key_dtype = key_types.name_in_files(variable)
+        keys: list = []
+        time_of_load = tables.now()
+        with writer.open_table(name, columns, key_dtype, repeats="unchecked") as add:
+            for rank in self._ranks:
+                for piece in self._pieces(rank, columns):
+                    keys.append(piece[files.KEYS][:, 0])
+                    add(self._rows(piece, columns, key_dtype, rank, time_of_load))
+            whole = np.sort(np.concatenate([np.zeros(0, np.int64), *keys]))
+            self._check_distinct(whole, files.KEYS)
+            if self._counts:
+                add(self._counted(whole, columns, key_dtype))
+
+    def _pieces(self, rank, columns):
+        """{item: [n, width]} of the rows of a rank."""
+        rows = max(1, _PIECE_BYTES // (4 * sum(dim for _, dim, _ in columns)))
+        items = [item for item in rank if item not in (files.COUNTED, files.COUNTS)]
+        for piece in zip(*(rank[item].pieces(rows) for item in items), strict=True):
+            yield dict(zip(items, piece))
+
+    def _rows(self, piece, columns, key_dtype, rank, time_of_load):
+        keys = piece[files.KEYS][:, 0]
+        frequencies, versions = (
+            np.ones(len(keys), np.int64),
+            np.full(len(keys), self.step, np.int64),
+        )
+        if files.SCORES in piece:
+            try:
+                scores = piece[files.SCORES]
+                frequencies, versions = self.table.score.of_rows(scores, time_of_load, self.step)
+            except ValueError as error:
+                raise ValueError(f"{rank[files.SCORES].path}: {error}") from None
+        data = piece[files.VALUES]
+        if self.slots:
+            data = np.concatenate([data, piece[files.STATES]], 1)
+        return Rows(columns, keys.view(key_dtype), frequencies, versions, data)
+
+    def _counted(self, keys, columns, key_dtype):
+        """The counted keys of all ranks, without those that have rows."""
+        read = lambda item: np.concatenate(
+            [piece[:, 0] for rank in self._ranks for piece in rank[item].pieces(_PIECE_BYTES)]
+            or [np.zeros(0, np.int64)]
+        )
+        counted, counts = read(files.COUNTED), read(files.COUNTS)
+        self._check_distinct(np.sort(counted), files.COUNTED)
+        if len(counts) and counts.min() < 1:
+            raise ValueError(
+                f"{self._ranks[0][files.COUNTS].path}: expected counts of at least 1, found {counts.min()}"
+            )
+        is_new = ~np.isin(counted, keys)
+        no_rows = np.zeros(0, np.int64)
+        return Rows(
+            columns,
+            no_rows.view(key_dtype),
+            no_rows,
+            no_rows,
+            np.zeros((0, sum(dim for _, dim, _ in columns)), np.float32),
+            counted[is_new].view(key_dtype),
+            np.minimum(counts[is_new], 2**32 - 1),
+            np.full(int(is_new.sum()), self.step, np.int64),
+        )
+
+    def _check_distinct(self, keys, item):
+        again = np.flatnonzero(keys[1:] == keys[:-1])
+        if again.size:
+            raise ValueError(
+                f"{self._ranks[0][item].path}: expected each key once in all ranks, found key {keys[again[0]]} again"
+            )
