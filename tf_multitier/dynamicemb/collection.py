@@ -82,7 +82,9 @@ class _Collection(tf.Module):
           RuntimeError: the collection has variables.
         """
         if self.tables_by_name:
-            raise RuntimeError(f"{self._where}: create: expected one call, found a second one")
+            raise RuntimeError(
+                f"{self._where}: create: expected one call, found a second one: the collection has tables already"
+            )
         given = list(self._configs)
         if set(options) != set(given):
             raise ValueError(

@@ -127,12 +127,8 @@ class TablePlan:
 
     def _storage_option(self, optimizer):
         options = typing.cast(DynamicEmbTableOptions, self._options)
-        if options.external_storage is not None:
-            raise NotImplementedError(
-                f"table '{self._config.name}': external_storage: expected None, found {options.external_storage.__name__}: this build "
-                "has no tier over a storage of the user"
-            )
         strategy = typing.cast(scores.Strategy, self._strategy)
+        external = options.external_storage
         return StorageOption(
             options.storage_type,
             options.storage_path,
@@ -141,6 +137,7 @@ class TablePlan:
             drop_coldest=strategy.evicts,
             refuse_colder=strategy.refuse_colder,
             initial_rows=options.init_capacity or 0,
+            **({"external_storage": external} if external else {}),
         )
 
     def _rows_of_tiers(self, optimizer, evicts):

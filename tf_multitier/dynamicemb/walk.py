@@ -14,18 +14,20 @@ import typing
 import tensorflow as tf
 
 
-def find_collections(model: typing.Any) -> list[tuple[str, typing.Any]]:
+def find_collections(model: typing.Any, created: bool = True) -> list[tuple[str, typing.Any]]:
     """[(path, collection)] of the collections of a model, each once, in the order of its attributes.
 
     Args:
       model: a collection, a DistributedModelParallel, a tf.Module, a layer or model of Keras, or a list or dict of these.
+      created: True: all have variables.
 
     Raises:
-      ValueError: a collection has no tables yet, or two have the same path.
+      RuntimeError: a collection has no variables yet, with `created`.
+      ValueError: two collections have the same path.
     """
     found: dict[str, typing.Any] = {}
     _walk(model, "model", found, set())
-    for path, each in found.items():
+    for path, each in found.items() if created else ():
         each.check_created(path)
     return list(found.items())
 
@@ -57,7 +59,7 @@ def _children(value):
     if not isinstance(value, tf.Module) and not is_layer:
         return []
     its = list(vars(value).items())
-    layers = [(each.name, each) for each in getattr(value, "layers", ())]
+    layers = [(each.name, each) for each in (getattr(value, "layers", ()) if is_layer else ())]
     # Keras and TensorFlow keep what a program assigns in private lists, too: they come last.
     of_program = [(name, inner) for name, inner in its if not name.startswith("_")]
     return of_program + layers + [(name, inner) for name, inner in its if name.startswith("_")]
