@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import forks
 import pytest
 import tensorflow as tf
 
@@ -220,14 +221,7 @@ def _run(*arguments, **kwargs):
         TF_ENABLE_ONEDNN_OPTS="0",
         CUDA_VISIBLE_DEVICES="",
     )
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        **kwargs,
-    )
+    return forks.run(arguments, environ, **kwargs)
 
 
 @pytest.fixture(scope="module")

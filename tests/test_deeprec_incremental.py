@@ -2,10 +2,9 @@
 
 import glob
 import os
-import subprocess
-import sys
 import textwrap
 
+import forks
 import pytest
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -74,21 +73,8 @@ with tf.Session() as session:
 def run(tmp_path, program, steps, *more):
     (tmp_path / "program.py").write_text(textwrap.dedent(_MODEL + program))
     environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tf_multitier.deeprec",
-            "program.py",
-            str(tmp_path / "model"),
-            str(steps),
-        ],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=str(tmp_path),
-    )
+    command = ["-m", "tf_multitier.deeprec", "program.py", str(tmp_path / "model"), str(steps)]
+    done = forks.run(command, environ, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip().splitlines()[-1]
 

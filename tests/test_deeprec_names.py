@@ -3,9 +3,8 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
+import forks
 import pytest
 
 import deeprec_names
@@ -55,14 +54,7 @@ def found(tmp_path_factory):
     (directory / "program.py").write_text(_PROGRAM)
     (directory / "names.json").write_text(json.dumps([deeprec_names.PRELUDE, deeprec_names.NAMES]))
     environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_multitier.deeprec", "program.py"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=str(directory),
-    )
+    done = forks.run(["-m", "tf_multitier.deeprec", "program.py"], environ, directory)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((directory / "found.json").read_text())
 

@@ -1,8 +1,6 @@
 """Modules of NumPy 1 for DeepRec scripts."""
 
-import subprocess
-import sys
-
+import forks
 import numpy as np
 import pytest
 
@@ -44,11 +42,6 @@ except ImportError as error:
     print(error)
 """
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_multitier.deeprec", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(["-m", "tf_multitier.deeprec", str(script)])
     assert done.returncode == 0, done.stderr[-3000:]
     assert "cannot import name 'no_such_name' from 'numpy.lib.npyio'" in done.stdout

@@ -10,9 +10,8 @@ order.
 
 import os
 import re
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 
@@ -39,15 +38,8 @@ def run_program(directory, text, way="command"):
         TF_ENABLE_ONEDNN_OPTS="0",
         CUDA_VISIBLE_DEVICES="",
     )
-    command = [sys.executable] + (["-m", "tf_multitier.deeprec"] if way == "command" else [])
-    done = subprocess.run(
-        [*command, str(script)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=str(directory),
-    )
+    command = ["-m", "tf_multitier.deeprec"] if way == "command" else []
+    done = forks.run([*command, str(script)], environ, directory)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

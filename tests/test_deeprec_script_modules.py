@@ -1,8 +1,8 @@
 """A script's modules below `tensorflow.python` and `tensorflow.core`: DeepRec's arguments, whichever way they are imported."""
 
 import os
-import subprocess
-import sys
+
+import forks
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -105,10 +105,7 @@ for bad in (lambda: load("whole-nothing"), lambda: tf.train.load_variable("no/su
 def run(tmp_path, program):
     (tmp_path / "program.py").write_text(program)
     environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-    command = [sys.executable, "-m", "tf_multitier.deeprec", "program.py"]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = forks.run(["-m", "tf_multitier.deeprec", "program.py"], environ, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -9,9 +9,8 @@ import concurrent.futures
 import os
 import re
 import runpy
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 
@@ -90,7 +89,6 @@ class Programs:
             folder.mkdir(parents=True)
             results = str(folder) if after is None else self._started[after][1]
             command = [
-                sys.executable,
                 "-m",
                 "tf_multitier.deeprec",
                 os.path.join(_PROGRAMS, program + ".py"),
@@ -124,15 +122,7 @@ class Programs:
     def _run(self, command, environ, folder, after):
         if after is not None:
             self._started[after][0].result()
-        done = subprocess.run(
-            command,
-            env=environ,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+        done = forks.run(command, environ, folder, timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def output(self, key):

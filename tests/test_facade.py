@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 
+import forks
 import pytest
 import tensorflow as tf
 
@@ -67,7 +68,7 @@ def test_the_engine_is_an_attribute_loaded_when_first_used():
 )
 def test_eager_execution_is_off_unless_the_program_has_used_it(before, eager):
     code = f"{before}; import tf_multitier.v1 as v1; assert v1.executing_eagerly() is {eager}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = forks.run(["-c", code])
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -5,9 +5,8 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -257,12 +256,7 @@ with test.Program(sys.argv[2] + "/rows").fill() as program:
     assert not test.glob.glob(sys.argv[2] + "/bad*"), test.glob.glob(sys.argv[2] + "/bad*")
     print(len(test.linked_files(good)), "links")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(["-c", program, os.path.dirname(__file__), str(tmp_path)])
     assert done.returncode == 0 and done.stdout.startswith("refused: "), done.stderr[-2000:]
     assert done.stdout.endswith(" links\n") and " 0 links" not in done.stdout
 

@@ -3,9 +3,9 @@
 import os
 import re
 import runpy
-import subprocess
 import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,13 +34,7 @@ def flow(monkeypatch):
 
 def run(*arguments):
     environ = dict(os.environ, PYTHONPATH=os.path.dirname(HERE), TF_CPP_MIN_LOG_LEVEL="3")
-    return subprocess.run(
-        [sys.executable, "-m", "tf_multitier.one_embedding", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forks.run(["-m", "tf_multitier.one_embedding", *arguments], environ)
 
 
 def test_the_program_runs_as_printed(tmp_path):

@@ -1,9 +1,9 @@
 """tf_multitier.data.ParquetDataset: batches contain the file's rows; errors name the columns and files that cannot be read."""
 
 import itertools
-import subprocess
 import sys
 
+import forks
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -268,9 +268,7 @@ def test_it_runs_eagerly_again_and_again(tmp_path):
         f"import tensorflow as tf\nfrom tf_multitier.data import ParquetDataset\nd = ParquetDataset({path!r}, 2)\n"
         "print([[b['n'].numpy().tolist() for b in d] for _ in range(2)], len(list(d.repeat(2).shuffle(4))))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = forks.run(["-c", script])
     assert done.stdout == "[[[0, 1], [2]], [[0, 1], [2]]] 4\n"
 
 
@@ -477,10 +475,5 @@ with tf.Session() as session:
   session.run(iterator.make_initializer(dataset))
   print(sorted(session.run([labels, features["C1"]])[1].tolist() for _ in range(4)))
 """)
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_multitier.deeprec", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(["-m", "tf_multitier.deeprec", str(script)])
     assert done.stdout == "[[b'a', b'b'], [b'a', b'b'], [b'c'], [b'c']]\n", done.stderr[-3000:]

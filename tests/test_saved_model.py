@@ -3,8 +3,8 @@
 import json
 import os
 import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -92,12 +92,7 @@ print(json.dumps({name: value.tolist() for name, value in found.items()}))
 
 
 def in_another_process(path, how, words=WORDS):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path, how, json.dumps(words)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forks.run(["-c", PROGRAM, path, how, json.dumps(words)])
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(set(found["score"])) == len(words)

@@ -1,9 +1,8 @@
 """SavedModels of TensorFlow 2 with each type of keys, as saved and as `serving.freeze` writes them: they load everywhere."""
 
 import json
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -110,9 +109,7 @@ def test_rows_that_have_two_names_are_written_once(saved, tmp_path):
 
 def test_all_load_in_another_process(saved):
     folders = [folder for folder, _ in saved.values()]
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True, check=False
-    )
+    run = forks.run(["-c", PROGRAM, *folders])
     assert run.returncode == 0, run.stderr
     for answer, (_, expected) in zip(json.loads(run.stdout), saved.values(), strict=True):
         same_bits(np.array(answer, np.float32), expected)

@@ -2,9 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
 
+import forks
 import keras
 import numpy as np
 import pytest
@@ -290,7 +289,7 @@ for with_rows in (False, True):
 
 def test_strategies_of_several_replicas_are_refused_by_name():
     code = REPLICAS.format(tests=os.path.dirname(os.path.abspath(__file__)))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = forks.run(["-c", code])
     lines = [line for line in run.stdout.splitlines() if "replica" in line]
     assert len(lines) == 2, run.stdout + run.stderr
     for line, name in zip(lines, ("SGD", "Adam")):

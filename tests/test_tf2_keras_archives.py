@@ -3,9 +3,9 @@
 import io
 import os
 import signal
-import subprocess
 import sys
 
+import forks
 import h5py
 import keras
 import numpy as np
@@ -230,7 +230,7 @@ def backup(folder):
 def test_training_that_was_killed_goes_on_from_its_backup_with_the_same_bits(tmp_path, is_last_cut):
     tests, folder = os.path.dirname(os.path.abspath(__file__)), str(tmp_path / "backup")
     code = KILLED.format(tests=tests, folder=folder)
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = forks.run(["-c", code])
     assert run.returncode == -signal.SIGKILL, run.stderr
     if is_last_cut:  # as by a kill while it was saved
         os.truncate(os.path.join(folder, "latest.weights.h5"), 100)

@@ -1,9 +1,8 @@
 """Embedding variables that a program's own layers and models of Keras hold are weights: trained, saved, loaded."""
 
-import subprocess
-import sys
 import warnings
 
+import forks
 import h5py
 import keras
 import numpy as np
@@ -345,7 +344,5 @@ print([w.path for w in early.trainable_weights], int(early.of_name["a"].total_co
 
 
 def test_a_layer_that_was_made_before_the_import_learns_of_it():
-    run = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_ORDER], capture_output=True, text=True, check=False
-    )
+    run = forks.run(["-c", IN_ANOTHER_ORDER])
     assert "['early/a', 'early/dense/kernel', 'early/dense/bias'] 8" in run.stdout, run.stderr

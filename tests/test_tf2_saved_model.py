@@ -2,9 +2,8 @@
 
 import gc
 import os
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,9 +85,7 @@ def test_a_signature_keeps_the_tables_of_its_model_and_they_go_with_it(tmp_path)
         "s = tf.saved_model.load(sys.argv[1]).signatures['serving_default']; "
         "print(float(s(ids=tf.constant([499], tf.int64))['out'][0, 0]))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, folder], capture_output=True, text=True, check=False
-    )
+    run = forks.run(["-c", code, folder])
     assert run.stdout.strip() == str(float(expected[499, 0])), run.stderr
     assert tables() == before
 
@@ -110,9 +107,7 @@ def test_it_loads_in_another_process_and_one_without_the_package_says_so(saved):
         "print(m.serve(tf.constant([1, 2, 99], tf.int64))['alone'].numpy().tolist())"
     )
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    run = lambda text: subprocess.run(
-        [sys.executable, "-c", text, folder], capture_output=True, text=True, cwd=root, check=False
-    )
+    run = lambda text: forks.run(["-c", text, folder], cwd=root)
     found = run(code.format("import tf_multitier; "))
     assert found.stdout.strip() == str(expected["alone"].numpy().tolist()), found.stderr
     without = run(code.format(""))

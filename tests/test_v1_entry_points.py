@@ -1,8 +1,6 @@
 """Functions of tf.compat.v1 that take variables, gradients or savers: each works with embedding variables or refuses them."""
 
-import subprocess
-import sys
-
+import forks
 import numpy as np
 import pytest
 from pairs import pairwise
@@ -441,18 +439,8 @@ def test_the_op_library_alone_serves_a_saved_model_and_python_loaders_need_the_p
         session.run(step)
         expected = session.run(out, {ids: [1, 2]}).sum()
         v1.saved_model.simple_save(session, str(tmp_path / "model"), {"ids": ids}, {"out": out})
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            LIBRARY_ALONE,
-            tf_multitier.get_library_path(),
-            str(tmp_path / "model"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    library = tf_multitier.get_library_path()
+    run = forks.run(["-c", LIBRARY_ALONE, library, str(tmp_path / "model")])
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.split() == ["SERVED", str(expected), "REFUSED"]
 
