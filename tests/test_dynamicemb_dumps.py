@@ -330,6 +330,8 @@ def test_a_damaged_dump_changes_nothing(whole_dump, file, how, table, tmp_path):
             "KCustomized",
         ),
         ("b_opt_args.json", _write('{"opt_type": "adam", "lr": 1, "iters": "x"}'), "iters"),
+        ("b_opt_args.json", _write('{"opt_type": "adam", "lr": NaN, "iters": 1}'), "lr: expected"),
+        ("b_opt_args.json", _write('{"opt_type": "adam", "lr": 1, "iters": -1}'), "iters"),
     ],
 )
 def test_a_dump_without_a_manifest_is_checked_too(whole_dump, file, how, message, tmp_path):

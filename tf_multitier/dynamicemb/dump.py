@@ -57,11 +57,6 @@ def DynamicEmbDump(
         )
     path = os.fspath(path)
     dumped = tables.tables_of(model, table_names, what)
-    for table in dumped:
-        if os.sep in table.name:
-            raise ValueError(
-                f"{what}: table '{table.name}': expected a name without '{os.sep}', as files need"
-            )
     files.check_target(path, allow_overwrite)
     with working_folder(path) as made:
         prefix, time_of_dump = _save(dumped, made)

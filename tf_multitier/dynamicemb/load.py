@@ -6,6 +6,7 @@ together, wholly or not at all.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import typing
@@ -44,7 +45,7 @@ def DynamicEmbLoad(
       path: the folder of the dump.
       model: a collection, or a module, layer, list or dict that has some. It need not have trained.
       table_names: {collection: [table]}. None: all.
-      optim: also the states of the optimizer, its learning rate, if that is a number, and the updates that Adam counts. If the dump is of
+      optim: also the states of the optimizer, its learning rate, and the updates that Adam counts. If the dump is of
         another optimizer, the rows alone: a warning says so once.
       counter: also the keys that an admission counter counts. False: it counts none afterwards.
       pg: no effect: the world is one process.
@@ -98,8 +99,7 @@ def _go_on(loads):
         with_states = [load.arguments for load in its if load.has_states]
         if not with_states:
             continue
-        if isinstance(optimizer.learning_rate, tf.Variable):
-            optimizer.learning_rate = with_states[0]["lr"]
+        collection.set_learning_rate(with_states[0]["lr"])
         if hasattr(optimizer, "beta_2_power"):
             tables.set_updates(optimizer, max(found["iters"] for found in with_states))
 
@@ -151,11 +151,13 @@ class _TableLoad:
             )
         if optim and tables.same_optimizer(found.get("opt_type"), self.table.collection):
             own = tables.arguments_of(self.table)
-            for argument, kind in (("lr", (int, float)), ("iters", int)):
-                if argument in own and not isinstance(found.get(argument), kind):
-                    raise ValueError(
-                        f"{name}: {argument}: expected a number, found {found.get(argument)!r}"
-                    )
+            for argument, least in (("lr", -math.inf), ("iters", 0)):
+                kind = (int, float) if argument == "lr" else int
+                value = found.get(argument)
+                is_number = isinstance(value, kind) and math.isfinite(value) and value >= least
+                if argument in own and not is_number:
+                    expected = "a number" if argument == "lr" else "an integer, at least 0"
+                    raise ValueError(f"{name}: {argument}: expected {expected}, found {value!r}")
         return found
 
     def _entry(self, path):
