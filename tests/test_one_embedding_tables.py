@@ -1,5 +1,7 @@
 """Ids, tables and padding of one_embedding, and what OneEmbedding is known to get wrong."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
@@ -166,6 +168,17 @@ def test_a_gradient_that_was_not_applied_gives_no_table(tmp_path):
     tape.gradient(loss, made.parameters())
     step(made, sgd(made, 0.0), ([7], [1]), ([8], [1]))
     np.testing.assert_array_equal(made([7, 8], [0, 0])[:, 0], [1, 1])
+
+
+def test_threads_train_several_calls_eagerly(tmp_path):
+    made = embedding(tmp_path, constants(3), 1)
+    optimizer = sgd(made, 0.0)
+    ids = np.arange(90).reshape(3, 10, 1, 3)  # of each thread and step, for two calls
+    run = lambda steps: [step(made, optimizer, (each,), (each + 900,)) for each in steps]
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        list(threads.map(run, ids))
+    expected = {key: key % 3 for first in (0, 900) for key in range(first, first + 90)}
+    assert {key: row[0] for key, (row, _) in table_rows(made).items()} == expected
 
 
 def test_a_gradient_with_other_indices_needs_a_row(tmp_path):

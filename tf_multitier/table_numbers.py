@@ -8,10 +8,11 @@
 
 Numbers are found as occurrence counts are: in graphs by the name of the indices, behind identities, reshapes and concatenations;
 eagerly as an attribute of the indices. Eagerly, TensorFlow concatenates the gradients of several lookups into new tensors. A handle
-therefore has a list of the gradients since its last update, whose keys must be the parts of such a concatenation.
+therefore has a list, for each thread, of the gradients since its last update, whose keys must be the parts of such a concatenation.
 """
 
 import collections
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -63,11 +64,13 @@ def record(indices, tables, handle):
         graph_state.state_of(indices.graph).tables[indices.name] = tables
         return
     setattr(indices, _ATTRIBUTE, tables)
-    lookups = getattr(handle, _ATTRIBUTE, None)
-    if lookups is None:
-        lookups = collections.deque(maxlen=_MOST_LOOKUPS)
-        setattr(handle, _ATTRIBUTE, lookups)
-    lookups.append((indices, tables))
+    _lookups_of(handle).append((indices, tables))
+
+
+def _lookups_of(handle):
+    """Eagerly: the (indices, table numbers) of the gradients of this thread since its last update of the variable."""
+    of_threads = vars(handle).setdefault(_ATTRIBUTE, threading.local())
+    return vars(of_threads).setdefault("lookups", collections.deque(maxlen=_MOST_LOOKUPS))
 
 
 def of_gradient(keys, handle):
@@ -76,9 +79,8 @@ def of_gradient(keys, handle):
     keys: the gradient's indices, in parts: those of an update in a graph; eagerly one.
     """
     if isinstance(keys[0], EagerTensor):
-        lookups = list(getattr(handle, _ATTRIBUTE, ()))
-        if lookups:
-            getattr(handle, _ATTRIBUTE).clear()
+        lookups = list(_lookups_of(handle))
+        _lookups_of(handle).clear()
         found = [getattr(keys[0], _ATTRIBUTE, None)]
         if found[0] is None:
             found = [_of_concatenation(keys[0], lookups)]
