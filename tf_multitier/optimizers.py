@@ -253,15 +253,19 @@ class RowOptimizer(tf.Module):
             step = tf.identity(self.iterations)
             rate = self._now(self._learning_rate) if learning_rate is None else learning_rate
             hyper = self._hyper(tf.cast(rate, tf.float32))
-            made = []
-            for grad, variable in pairs:
-                eager.check_use(variable, "an update of embedding variable")
-                names, values = self._add_slots(variable)
-                rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
-                made.append(updates.update(variable, grad, step, hyper, names, rule))
-            group_updates.made(made)
+            self._update_rows(pairs, step, hyper)
             self._step_done()
             return self.iterations.assign_add(1, read_value=True)
+
+    def _update_rows(self, pairs, step, hyper):
+        """Updates the rows of [(gradient, EmbeddingVariable)] in a step with these hyperparameters."""
+        made = []
+        for grad, variable in pairs:
+            eager.check_use(variable, "an update of embedding variable")
+            names, values = self._add_slots(variable)
+            rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
+            made.append(updates.update(variable, grad, step, hyper, names, rule))
+        group_updates.made(made)
 
 
 class SGD(RowOptimizer):

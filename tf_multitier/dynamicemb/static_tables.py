@@ -22,7 +22,7 @@ class StaticTables(tf.Module):
 
     def __init__(self, optimizer: row_optimizers.RowOptimizer, variables: dict) -> None:
         super().__init__(name="static_tables")
-        self._optimizer = optimizer
+        self._rule = optimizer._RULE
         self.states = {
             name: [
                 tf.Variable(
@@ -37,17 +37,15 @@ class StaticTables(tf.Module):
             for name, variable in variables.items()
         }
 
-    def update(self, pairs: typing.Any) -> None:
-        """Trains the tables of [(table, variable, gradient)] in the step that the optimizer is in."""
-        optimizer = self._optimizer
-        hyper = optimizer._hyper(optimizer._now(optimizer.learning_rate))
-        for name, variable, gradient in pairs:
+    def update(self, trained: typing.Any, hyper: typing.Any) -> None:
+        """Trains the tables of [(table, variable, gradient)] with the hyperparameters of a step."""
+        for name, variable, gradient in trained:
             if not isinstance(gradient, tf.IndexedSlices):
                 gradient = tf.IndexedSlices(gradient, tf.range(variable.shape[0], dtype=tf.int64))
             rows, of_row = tf.unique(gradient.indices)
             sums = tf.math.unsorted_segment_sum(gradient.values, of_row, tf.size(rows))
             its = [variable, *self.states[name]]
-            values = _RULES[optimizer._RULE](hyper, sums, *[tf.gather(each, rows) for each in its])
+            values = _RULES[self._rule](hyper, sums, *[tf.gather(each, rows) for each in its])
             for each, new in zip(its, values):
                 each.scatter_update(tf.IndexedSlices(new, rows))
 

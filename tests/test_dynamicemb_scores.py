@@ -1,0 +1,161 @@
+"""Scores of tf_multitier.dynamicemb: what they are, which rows leave, and which newcomers get no row."""
+
+import collections
+import os
+import subprocess
+import sys
+import time
+
+import dynamicemb_util as util
+import numpy as np
+import pytest
+import tensorflow as tf
+import worlds
+
+from tf_multitier import dynamicemb as de
+
+pytestmark = worlds.needs_eager
+
+S = de.DynamicEmbScoreStrategy
+PAIR = (S.LFU, S.TIMESTAMP)
+STRATEGIES = {
+    "step": S.STEP,
+    "time": S.TIMESTAMP,
+    "custom": S.CUSTOMIZED,
+    "lfu": S.LFU,
+    "pair": PAIR,
+    "none": S.NO_EVICTION,
+}
+
+
+def _made(rows=128, **kwargs):
+    """A collection with a table for each strategy, of which each has `rows` rows."""
+    tables = [util.config(name, rows=rows) for name in STRATEGIES]
+    of_table = {
+        name: util.options(strategy, bucket_capacity=16, **kwargs)
+        for name, strategy in STRATEGIES.items()
+    }
+    return util.collection(tables, of_table)
+
+
+def test_scores_are_those_of_a_python_counter():
+    made, rng = _made(), np.random.default_rng(0)
+    frequency, version, clock = collections.Counter(), {}, {}
+    assert de.get_score(made)["model"] | {"time": 0, "pair": 0} == {
+        "step": 1,
+        "time": 0,
+        "custom": 0,
+        "lfu": 1,
+        "pair": 0,
+        "none": 1,
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"'custom'.*set_score"):
+        util.train(made, {"custom": util.keys(1)})
+    step = tf.function(lambda ids: util.train(made, dict.fromkeys(STRATEGIES, ids)))
+    for t in range(1, 15):
+        ids = rng.integers(0, 30, 20)
+        de.set_score(made, 100 + t)
+        before = time.time_ns() // 1000
+        step(ids)
+        frequency.update(ids.tolist())
+        version.update(dict.fromkeys(ids.tolist(), t))
+        clock.update(dict.fromkeys(ids.tolist(), (before, time.time_ns() // 1000)))
+    keys = sorted(frequency)
+    of = lambda name: util.variable(made, name)
+    for name in STRATEGIES:
+        assert of(name).get_frequency(keys).numpy().tolist() == [frequency[k] for k in keys]
+    for name in ("step", "none"):
+        assert of(name).get_version(keys).numpy().tolist() == [version[k] for k in keys]
+    assert of("custom").get_version(keys).numpy().tolist() == [100 + version[k] for k in keys]
+    for name in ("time", "pair"):
+        for key, found in zip(keys, of(name).get_version(keys).numpy().tolist()):
+            assert clock[key][0] <= found <= clock[key][1]
+    assert de.get_score(made)["model"]["step"] == 15
+
+
+def test_ten_hot_keys_survive_a_hundred_cold_ones_and_evicted_keys_are_told_once():
+    made, hot = _made(rows=16), list(range(10))
+    seen = {name: set() for name in STRATEGIES}
+    for t in range(100):
+        de.set_score(made, t + 1)
+        util.train(made, dict.fromkeys(STRATEGIES, util.keys(*hot, *hot, 1000 + t)))
+        for name, keys in de.pop_evicted_keys(made)["model"].items():
+            assert not seen[name].intersection(keys.tolist())
+            seen[name].update(keys.tolist())
+    assert de.pop_evicted_keys(made)["model"]["step"].size == 0
+    for name in STRATEGIES:
+        rows = set(util.variable(made, name).export()[0].numpy().tolist())
+        assert rows.issuperset(hot)
+        if name == "none":
+            assert len(rows) == 110
+            assert not seen[name]
+            continue
+        assert len(rows) == 16
+        assert not rows & seen[name]
+        refused = 110 - 16 - len(seen[name])
+        assert refused == 0 or name in ("lfu", "pair")
+
+
+def test_a_newcomer_below_all_rows_gets_no_row_and_is_no_evicted_key():
+    made = _made(rows=16)
+    full = util.keys(*range(16), *range(16))
+    de.set_score(made, 10)
+    util.train(made, dict.fromkeys(STRATEGIES, full))
+    with pytest.warns(UserWarning, match="at least 10, the score before, found 9"):
+        de.set_score(made, 9)
+    util.train(made, dict.fromkeys(STRATEGIES, util.keys(99)))
+    evicted = de.pop_evicted_keys(made)["model"]
+    for name in STRATEGIES:
+        is_refused = name in ("custom", "lfu", "pair")
+        made_row = int(util.variable(made, name).get_version([99])[0]) != -1
+        assert made_row is not is_refused
+        assert evicted[name].size == (0 if is_refused or name == "none" else 1)
+        assert int(util.variable(made, name).last_update().refused) == is_refused
+
+
+def test_set_score_checks_all_before_it_sets_one(monkeypatch):
+    made = _made()
+    de.set_score(made, 5)
+    for score, error in (
+        (0, ValueError),
+        (1.5, TypeError),
+        ({"model": {"custom": 7, "step": 7}}, ValueError),
+        ({"model": {"custom": 7, "other": 7}}, ValueError),
+        ({"other": {"custom": 7}}, ValueError),
+    ):
+        with pytest.raises(error, match="set_score"):
+            de.set_score(made, score)
+        assert de.get_score(made)["model"]["custom"] == 5
+    monkeypatch.setenv("DYNAMICEMB_CSTM_SCORE_CHECK", "0")
+    de.set_score({"a": made}, {"model.a": {"custom": 3}})  # no warning: pytest makes it an error
+    assert de.get_score([made])["model.0"]["custom"] == 3
+
+
+_EVICTING = """
+import sys, numpy as np, tensorflow as tf, dynamicemb_util as util
+from tf_multitier import dynamicemb as de
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+made = util.collection([util.config("t", rows=1024)], {"t": util.options(de.DynamicEmbScoreStrategy.LFU)})
+step = tf.function(lambda ids: util.train(made, {"t": ids}))
+rng = np.random.default_rng(0)
+for _ in range(30):
+    step(rng.zipf(1.3, 2000) % 20000)
+print(sorted(de.pop_evicted_keys(made)["model"]["t"].tolist()))
+"""
+
+
+def test_one_and_eight_intra_op_threads_evict_the_same_keys():
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.pathsep.join([here, os.path.dirname(here)])
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _EVICTING, threads],
+            env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in "18"
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) > 1000
