@@ -1,0 +1,127 @@
+"""DistributedModelParallel: a model whose collections have tables, and the names of dynamicemb that are refused."""
+
+from __future__ import annotations
+
+import typing
+
+import tensorflow as tf
+
+from tf_multitier.dynamicemb import planner
+from tf_multitier.dynamicemb.planner import DynamicEmbeddingCollectionSharder
+from tf_multitier.dynamicemb.planner import ShardingPlan
+from tf_multitier.dynamicemb.walk import find_collections
+
+
+class DistributedModelParallel(tf.Module):
+    """A model whose collections have the tables of a plan.
+
+        model = DistributedModelParallel(module, device, sharders=[sharder], plan=plan)
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(features))
+        model.apply_gradients(tape.gradient(loss, model.parameters()))
+
+    `parameters` and `apply_gradients` are of the tables of all collections. Train dense variables by an optimizer of their own.
+
+    Args:
+      module: a collection, or a module that has collections at any depth. It is the same after: `model.module`.
+      device: no effect: storage_type says where rows are.
+      sharders: a list of one DynamicEmbeddingCollectionSharder.
+      plan: what collective_plan returned for this module.
+
+    Raises:
+      TypeError, ValueError: a bad value; a plan for other tables.
+      NotImplementedError: the plan is for a world of several processes.
+    """
+
+    def __init__(
+        self,
+        module: typing.Any,
+        device: typing.Any = None,
+        sharders: typing.Sequence[DynamicEmbeddingCollectionSharder] | None = None,
+        plan: ShardingPlan | None = None,
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        del device
+        sharder = planner.the_sharder(f"{where}: sharders", sharders)
+        if not isinstance(plan, ShardingPlan):
+            raise TypeError(
+                f"{where}: plan: expected what collective_plan returned, found {plan!r}"
+            )
+        tables = planner.tables_of(f"{where}: module", module)
+        planner.check_same(f"{where}: plan", tables, plan)
+        for name, (config, _) in tables.items():
+            planner.check_config(f"{where}: plan", plan.configs[name], config)
+        if plan.world_size != 1:
+            raise NotImplementedError(
+                f"{where}: plan: expected a world of 1, found {plan.world_size}: tables of several processes are not supported. Plan "
+                "with Topology(world_size=1)"
+            )
+        self.module = module
+        self._collections = [each for _, each in find_collections(module, created=False)]
+        for collection in self._collections:
+            names = [config.name for config in planner.configs_of(collection)]
+            collection.create({name: plan[name] for name in names}, sharder.fused_params)
+
+    @property
+    def stands_for(self) -> typing.Any:
+        """The module, whose paths in dumps and scores are those without this wrapper."""
+        return self.module
+
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """The result of the module."""
+        return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> DistributedModelParallel:
+        """Makes the collections train, or with False evaluate, in calls without `training`. Returns the model."""
+        for collection in self._collections:
+            collection.train() if mode else collection.eval()
+        return self
+
+    def eval(self) -> DistributedModelParallel:
+        """Makes the collections evaluate in calls without `training`. Returns the model."""
+        return self.train(False)
+
+    def parameters(self) -> list:
+        """The variables of the tables of all collections, in order."""
+        return [variable for each in self._collections for variable in each.parameters()]
+
+    def apply_gradients(self, gradients: typing.Sequence) -> None:
+        """Updates the tables.
+
+        Args:
+          gradients: of the variables of `parameters`, in their order. A table whose gradient is None is not trained.
+
+        Raises:
+          RuntimeError: all tables have training=False.
+          ValueError: another number of gradients, or all are None.
+        """
+        gradients, parameters = list(gradients), self.parameters()
+        if len(gradients) != len(parameters):
+            raise ValueError(
+                f"{type(self).__name__}: gradients: expected {len(parameters)}, one for each of parameters(), found {len(gradients)}"
+            )
+        has_none = all(gradient is None for gradient in gradients)
+        for collection in self._collections:
+            count = len(collection.parameters())
+            its, gradients = gradients[:count], gradients[count:]
+            if has_none or any(
+                gradient is not None for gradient in its
+            ):  # none at all: it says why not
+                collection.apply_gradients(its)
+
+
+def BatchedDynamicEmbeddingTablesV2(
+    *unused: typing.Any, **also_unused: typing.Any
+) -> typing.NoReturn:
+    """NotImplementedError: an EmbeddingCollection has its tables."""
+    raise NotImplementedError(
+        "dynamicemb.BatchedDynamicEmbeddingTablesV2: its tensors are those of a CUDA kernel: use EmbeddingCollection.create"
+    )
+
+
+def InferenceEmbeddingTable(*unused: typing.Any, **also_unused: typing.Any) -> typing.NoReturn:
+    """NotImplementedError: a SavedModel serves tables."""
+    raise NotImplementedError(
+        "dynamicemb.InferenceEmbeddingTable: it is an operator of PyTorch: serve the model with tf.saved_model or tf_multitier.serving"
+    )
