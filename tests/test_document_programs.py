@@ -119,6 +119,7 @@ def save_deltas(session, folder):
 NEEDS = {
     "docs/checkpoints.md": checkpoints_page,
     "docs/deeprec.md": None,
+    "docs/dynamicemb.md": None,
     "docs/formats/leveldb.md": leveldb_page,
     "docs/kept_rows.md": None,
     "docs/one_embedding.md": None,
