@@ -1,6 +1,6 @@
-"""Pairs of users and items, read from a file or generated, and their split. NumPy only.
+"""Pairs of users and items, and ratings with features, read from files or generated. NumPy only.
 
-A folder has `train.csv.gz`: a header and lines `uid,iid`. One pair of each user with at least three
+Pairs: a folder has `train.csv.gz`: a header and lines `uid,iid`. One pair of each user with at least three
 is held out, drawn at random.
 """
 
@@ -107,3 +107,65 @@ class Split:
             f"{self.users.size:,} pairs of {np.unique(self.users).size:,} users and "
             f"{self.catalogue.size:,} items; {self.test_users.size:,} held out"
         )
+
+
+# --- Ratings, as MovieLens 1M has them: ratings.dat, users.dat and movies.dat, fields between "::" ---
+
+FEATURES = ("user_id", "movie_id", "gender", "age", "occupation", "year")
+
+
+def _fields(path, patterns):
+    """The fields of each line of a file. ValueError names a line whose fields do not match the patterns."""
+    line_of = re.compile("::".join(f"({pattern})" for pattern in patterns), re.ASCII)
+    with open(path, encoding="latin-1") as stream:
+        for number, line in enumerate(stream, start=1):
+            match = line_of.fullmatch(line.rstrip("\n"))
+            if not match:
+                raise ValueError(
+                    f"{path}:{number}: expected {len(patterns)} fields between '::', found {line.strip()!r}"
+                )
+            yield match.groups()
+
+
+def read_ratings(folder):
+    """(ids {feature: int64 [n]}, ratings float32 [n]) of a folder of MovieLens 1M, oldest first.
+
+    ValueError names a bad line, and a rating of a user or movie that is in no other file.
+    """
+    path = {name: os.path.join(folder, name + ".dat") for name in ("ratings", "users", "movies")}
+    users = {
+        int(user): (int(gender == "M"), int(age), int(occupation))
+        for user, gender, age, occupation, _ in _fields(
+            path["users"], (r"\d+", "[FM]", r"\d+", r"\d+", ".*")
+        )
+    }
+    years = {
+        int(movie): int(year)
+        for movie, _, year, _ in _fields(path["movies"], (r"\d+", r".*\((\d{4})\)", ".*"))
+    }
+    rows = []
+    for number, fields in enumerate(_fields(path["ratings"], [r"\d+"] * 4), start=1):
+        user, movie, rating, time = map(int, fields)
+        if user not in users or movie not in years:
+            raise ValueError(
+                f"{path['ratings']}:{number}: there is no user {user} or no movie {movie}"
+            )
+        rows.append((time, user, movie, *users[user], years[movie], rating))
+    table = np.array(sorted(rows), np.int64).reshape(-1, 8)
+    return dict(zip(FEATURES, table[:, 1:7].T)), table[:, 7].astype(np.float32)
+
+
+def generate_ratings(seed, users=1000, movies=500, ratings=40_000):
+    """Ratings, 1 to 5, of users who like movies, groups of ages that like decades, and chance. As read_ratings returns them."""
+    rng = np.random.default_rng(seed)
+    age = rng.choice([1, 18, 25, 35, 45, 50, 56], users)
+    gender, occupation = rng.integers(0, 2, users), rng.integers(0, 21, users)
+    year = rng.integers(1930, 2001, movies)
+    by_user, by_movie = rng.normal(0, 0.4, users), rng.normal(0, 0.6, movies)
+    taste = rng.normal(0, 0.5, [57, 8])  # of an age for a decade
+    user = rng.integers(0, users, ratings)
+    movie = np.minimum(rng.zipf(1.3, ratings) - 1, movies - 1)
+    likes = by_user[user] + by_movie[movie] + taste[age[user], (year[movie] - 1930) // 10]
+    rating = np.clip(np.round(3.5 + likes + rng.normal(0, 0.5, ratings)), 1, 5)
+    columns = (user + 1, movie + 1, gender[user], age[user], occupation[user], year[movie])
+    return dict(zip(FEATURES, map(np.int64, columns))), rating.astype(np.float32)

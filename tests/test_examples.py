@@ -250,6 +250,60 @@ def test_a_click_model_of_one_embedding_gives_the_same_values_in_every_store(nam
     assert steps(dram) == steps(out) and len(steps(out)) == 2
 
 
+# --- train_dynamicemb.py -------------------------------------------------------------------------
+
+
+def test_ratings_with_dynamicemb_are_the_same_on_an_ssd_and_in_a_dictionary():
+    flags = ["--epochs=2", "--num_embeddings=1000"]
+    dram = run_example("train_dynamicemb.py", *flags, "--incremental")
+    epochs = lambda text: re.findall("^epoch .*", text, re.M)
+    errors = [float(line.split()[-1]) for line in epochs(dram)]
+    assert errors[1] < errors[0] and errors[1] < number_after("mean of each movie", dram)
+    changed = re.findall(r"^rows that changed: user_id ([0-9,]+), .* gender 2,", dram, re.M)
+    assert changed == [re.search("^user_id: ([0-9,]+) rows", dram, re.M)[1]] * 2
+    for flag in ("--caching", "--external"):
+        below = run_example("train_dynamicemb.py", *flags, flag)
+        assert epochs(below) == epochs(dram) and "512 rows" in below
+
+
+RATINGS = {
+    "users.dat": ["1::F::1::10::48067", "2::M::56::16::70072"],
+    "movies.dat": ["7::Heat (1995)::Action|Crime", "9::Alien: 3 (again) (1992)::Horror"],
+    "ratings.dat": ["2::9::4::200", "1::7::5::100"],
+}
+
+
+def test_ratings_are_read_oldest_first(tmp_path, write):
+    for name, lines in RATINGS.items():
+        write(name, *lines)
+    ids, ratings = movielens.read_ratings(str(tmp_path))
+    assert ratings.tolist() == [5.0, 4.0]
+    assert {name: column.tolist() for name, column in ids.items()} == {
+        "user_id": [1, 2],
+        "movie_id": [7, 9],
+        "gender": [0, 1],
+        "age": [1, 56],
+        "occupation": [10, 16],
+        "year": [1995, 1992],
+    }
+
+
+@pytest.mark.parametrize(
+    "name, bad, message",
+    [
+        ("ratings.dat", "1::7::x::100", "3: expected 4 fields"),
+        ("ratings.dat", "3::7::1::100", "3: there is no user 3 or no movie 7"),
+        ("users.dat", "3::X::1::10::1", "3: expected 5 fields"),
+        ("movies.dat", "3::Heat::Action", "3: expected 3 fields"),
+    ],
+)
+def test_a_bad_line_of_ratings_is_named(tmp_path, write, name, bad, message):
+    for each, lines in RATINGS.items():
+        write(each, *lines, *([bad] if each == name else []))
+    with pytest.raises(ValueError, match=re.escape(f"{tmp_path}/{name}:{message}")):
+        movielens.read_ratings(str(tmp_path))
+
+
 # --- README.md -----------------------------------------------------------------------------------
 
 
