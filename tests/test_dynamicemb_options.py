@@ -111,6 +111,14 @@ class MyStrategy(de.AdmissionStrategy):
         ("bucket_capacity", 0, ValueError, "at least 1, found 0"),
         ("bucket_capacity", 24, ValueError, "a multiple of 16"),
         ("safe_check_mode", 0, TypeError, "ERROR, WARNING, IGNORE"),
+        (
+            "external_storage",
+            object,
+            TypeError,
+            "DynamicEmbTableOptions.external_storage: expected",
+        ),
+        ("external_storage", de.Storage(), TypeError, "DynamicEmbTableOptions.external_storage"),
+        ("storage_type", "DRAM_EXTERNAL", ValueError, "external_storage"),
         ("index_type", tf.int32, TypeError, "int64 or uint64, found int32"),
         ("dist_type", "round_robin", ValueError, "did you mean 'roundrobin'"),
         ("admit_strategy", 3, TypeError, "FrequencyAdmissionStrategy"),
@@ -248,6 +256,23 @@ def test_what_follows_from_the_config_is_filled_in_a_copy():
         sizes.completed(config(), Options(dim=8))
     with pytest.raises(ValueError, match="global_hbm_for_values"):
         sizes.completed(config(), Options(caching=True))
+
+
+def test_a_storage_of_the_user_is_below_the_tiers_that_are_named(tmp_path):
+    class Mine(de.Storage):
+        find = insert = erase = print
+
+    path, external = str(tmp_path), {"external_storage": Mine}
+    for given, expected in {
+        "DRAM": "DRAM_EXTERNAL",
+        "DRAM_PMEM": "DRAM_PMEM_EXTERNAL",
+        "EXTERNAL": "EXTERNAL",
+    }.items():
+        options = Options(storage_type=given, storage_path=path, **external)
+        done = sizes.completed(config(), options)
+        assert done.storage_type == sizes.completed(config(), done).storage_type == expected
+    with pytest.raises(ValueError, match="with external_storage: expected 'DRAM'"):
+        Options(storage_type="DRAM_SSDHASH", storage_path=path, **external)
 
 
 def test_the_bytes_of_the_first_tier_hold_rows_with_states(tmp_path):

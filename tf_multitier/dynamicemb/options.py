@@ -8,11 +8,11 @@ An object checks its fields when it is made and when one is set. Tables, counter
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import typing
 
 import tensorflow as tf
 
+from tf_multitier import external_storage
 from tf_multitier import options as variable_options
 from tf_multitier.config_pb2 import StorageType
 from tf_multitier.dynamicemb.configs import Fields
@@ -334,14 +334,8 @@ class DynamicEmbTableOptions(Fields):
             )
 
     def _check_storage(self):
-        where = self._where("external_storage")
         if self.external_storage is not None:
-            base = importlib.import_module("tf_multitier.dynamicemb.storage").Storage
-            found = self.external_storage
-            if not isinstance(found, type) or not issubclass(found, base):
-                raise TypeError(
-                    f"{where}: expected a subclass of Storage, which is made once for each table; found {found!r}"
-                )
+            external_storage.check(self.external_storage, self._where("external_storage"))
             kind = getattr(self.storage_type, "name", self.storage_type)
             one_of(self._where("storage_type") + " with external_storage", kind, EXTERNAL_TYPES)
             vars(self)["storage_type"] = kind
@@ -353,8 +347,6 @@ class DynamicEmbTableOptions(Fields):
             raise type(error)(message) from None
         kind = typing.cast(StorageType, option.storage_type)
         vars(self).update(storage_type=kind.name, storage_path=option.storage_path)
-        if "EXTERNAL" in kind.tiers:
-            raise ValueError(f"{where}: expected a subclass of Storage for {kind.name}, found None")
         if "HBM" in kind.tiers and self.score_strategy is not DynamicEmbScoreStrategy.NO_EVICTION:
             raise ValueError(
                 f"{self._where('storage_type')}: expected a type without HBM, found {kind.name}: types with HBM do not evict. Set "
