@@ -99,6 +99,39 @@ for i in range(3):
         assert (tmp_path / f"ev{i}").read_text().count(",") == 80_000 - 1
 
 
+def test_garbage_is_collected_in_a_call_of_its_own_storage(tmp_path):
+    run_program(
+        tmp_path,
+        """
+import gc
+gc.disable()
+garbage = threading.Event()
+
+class Collecting(Store):
+    def insert(self, keys, rows):
+        super().insert(keys, rows)
+        if threading.current_thread() is not threading.main_thread():
+            garbage.wait(60)
+            gc.collect()  # the variable, on the thread that it waits for
+
+Store = Collecting
+keys = np.arange(80_000)
+ev = variable("ev", 1 << 16)
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, keys))
+mt.optimizers.SGD(0.1).apply_gradients(zip(tape.gradient(loss, [ev]), [ev]))
+del tape, loss
+ev.circle = ev
+del ev
+garbage.set()
+while not os.path.exists(sys.argv[1] + "/ev"):
+    threading.Event().wait(0.1)
+    gc.collect()
+""",
+    )
+    assert (tmp_path / "ev").read_text().count(",") == 80_000 - 1
+
+
 def test_a_saved_model_names_its_storage_and_needs_it_registered(tmp_path):
     run_program(
         tmp_path,

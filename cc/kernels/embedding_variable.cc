@@ -116,8 +116,8 @@ VariableState::VariableState() : pid(::getpid()) {}
 
 namespace {
 
-// Writes the rows that are above the external storage of a table to it, and closes the table. Logs an error.
-void CloseExternal(std::shared_ptr<EmbeddingTable> table) {
+// Writes the rows that are above the external storage of a table to it. Logs an error.
+void CloseExternal(EmbeddingTable* table) {
   const Status flushed = table->Flush();
   if (flushed.ok()) return;
   LOG(ERROR) << "embedding variable '" << table->options().name
@@ -132,10 +132,11 @@ VariableState::~VariableState() {
   // The thread may have a lock that the storage needs where another thread waits for it: Python deletes variables under the
   // GIL.
   const std::string storage = table->options().external_storage;
-  RunUnlocked(storage, [this] {
-    if (in_variable) return CloseExternal(std::move(table));
-    table.reset();
-  });
+  RunUnlocked(storage,
+              [its = std::make_shared<std::shared_ptr<EmbeddingTable>>(std::move(table)), closes = in_variable.load()] {
+                const std::shared_ptr<EmbeddingTable> last = std::move(*its);
+                if (closes) CloseExternal(last.get());
+              });
 }
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {

@@ -9,8 +9,15 @@
 
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
+#include "cc/base/thread.h"
 
 namespace multitier {
+
+namespace {
+
+thread_local int calls_of_this_thread = 0;  // of functions of storages, which run now
+
+}  // namespace
 
 // A storage of the process. Its functions run inside the gate, which End closes for good.
 class RegisteredStorage {
@@ -33,7 +40,10 @@ class RegisteredStorage {
       return FailedPreconditionError(name_, ".", function, ": the storage has ended: close its tables before the program ends");
     }
     char error[MULTITIER_ERROR_BYTES] = "";
-    if (call(error)) return OkStatus();
+    ++calls_of_this_thread;
+    const bool done = call(error);
+    --calls_of_this_thread;
+    if (done) return OkStatus();
     error[MULTITIER_ERROR_BYTES - 1] = '\0';
     return Status(StatusCode::kUnknown, StrCat(name_, ".", function, ": ", *error == '\0' ? "failed" : error));
   }
@@ -101,6 +111,7 @@ static_assert(static_cast<int>(DType::kFloat32) == MULTITIER_FLOAT32 &&
 Status CheckExternalStorage(const std::string& name) { return FindStorage(name).status(); }
 
 void RunUnlocked(const std::string& storage, const std::function<void()>& work) {
+  if (calls_of_this_thread > 0 && StartThread("storage_end", work).ok()) return;
   const Result<std::shared_ptr<RegisteredStorage>> found = FindStorage(storage);
   if (!found.ok() || (*found)->functions().unlocked == nullptr) return work();
   const MaybeInsideGate inside((*found)->gate());
