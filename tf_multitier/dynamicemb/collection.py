@@ -229,7 +229,7 @@ def _evicted(path, table):
     lost = json.loads(variable.stats().numpy())["dropped_lost"]
     if lost > _lost.get(variable, 0):
         warnings.warn(
-            f"pop_evicted_keys: table '{table.config.name}' of '{path}': expected a call before so many keys left, found "
+            f"pop_evicted_keys: table '{table.config.name}' of '{path}': expected a call before more keys left than its list holds, found "
             f"{lost - _lost.get(variable, 0)} that the table did not note: call it more often",
             stacklevel=3,
         )
