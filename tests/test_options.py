@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import external_util
 import tf_multitier
 from tf_multitier import config_pb2
 from tf_multitier import multihash
@@ -223,7 +224,8 @@ def test_storage_types_with_a_gpu_tier_are_refused_by_name_with_the_reason(graph
 
 @pytest.mark.parametrize("kind", [t.name for t in tf_multitier.StorageType if "HBM" not in t.name])
 def test_every_other_storage_type_makes_a_table_of_its_tiers(graph, kind, tmp_path):
-    storage = tf_multitier.StorageOption(kind, str(tmp_path))
+    external = external_util.Dict if "EXTERNAL" in kind else None
+    storage = tf_multitier.StorageOption(kind, str(tmp_path), external_storage=external)
     ev = tf_multitier.get_embedding_variable(
         "ev", 4, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage)
     )
