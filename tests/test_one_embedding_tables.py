@@ -26,10 +26,11 @@ def constants(count):
     return [oe.make_table_options(oe.make_constant_initializer(t)) for t in range(count)]
 
 
-def step(made, optimizer, *ids, weight=1.0):
-    """Trains on the sum of the rows of each of `ids`, which are arguments of a call."""
+def step(call, optimizer, *ids, made=None):
+    """Trains an embedding, `call` or `made`, on the sum of the rows of each of `ids`, which are arguments of a call."""
+    made = call if made is None else made
     with tf.GradientTape() as tape:
-        loss = sum(tf.reduce_sum(made(*call)) for call in ids) * weight
+        loss = sum(tf.reduce_sum(call(*its)) for its in ids)
     gradients = tape.gradient(loss, made.parameters())
     optimizer.apply_gradients(zip(gradients, made.parameters()))
 
@@ -190,6 +191,23 @@ def test_a_gradient_with_other_indices_needs_a_row(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError, match="3"):
         optimizer.apply_gradients([(rebuilt(3), made.parameters()[0])])
     assert {key: float(row[0]) for key, (row, _) in table_rows(made).items()} == {1: -1, 2: -1}
+
+
+@pytest.mark.parametrize("store", ["device", "ssd", "hbm"])
+def test_tables_of_equal_initializers_train_lookups_of_other_functions(
+    store, tmp_path, emulated_device
+):
+    equal = [oe.make_table_options(oe.make_normal_initializer(0, 1e-4)) for _ in range(3)]
+    given = ssd_store(tmp_path, 16, 4) if store == "ssd" else device_store(tmp_path)
+    made = embedding(tmp_path, equal, store=given).to("cuda" if store == "hbm" else "cpu")
+    start = made(IDS).numpy()
+    for function in (made.forward, tf.function(made.forward)):
+        step(lambda *ids: function(*map(tf.constant, ids)), sgd(made), (IDS,), made=made)
+    np.testing.assert_array_equal(made(IDS), start - F(1) - F(1))
+    other = embedding(tmp_path / "b", constants(3), name="other")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected the table number of key"):
+        step(tf.function(other.forward), sgd(other), (tf.constant(IDS),), made=other)
+    assert not table_rows(other)
 
 
 @pytest.mark.parametrize(

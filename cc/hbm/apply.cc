@@ -232,7 +232,7 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
 
 // Each missed key has a row, or a table. REQUIRES: CopyOutMisses
 Status HbmTable::CheckMissedTables(const Operation& op) const {
-  if (!below_->absent_values().have_tables()) return OkStatus();
+  if (!below_->absent_values().differ_by_table()) return OkStatus();
   for (uint32_t i = 0; i < op.counted->misses; ++i) {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op.staged_below + i * table_->stride());
     if ((header->flags & device::kRowProvisional) == 0) continue;

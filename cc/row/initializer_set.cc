@@ -1,6 +1,8 @@
 #include "cc/row/initializer_set.h"
 
+#include <algorithm>
 #include <string>
+#include <tuple>
 
 namespace multitier {
 namespace {
@@ -31,6 +33,19 @@ Status CheckSegments(const std::vector<ColumnInitializer>& columns, int dim, con
   return OkStatus();
 }
 
+bool IsSame(const ColumnInitializer& x, const ColumnInitializer& y) {
+  const auto all = [](const ColumnInitializer& of) {
+    const InitializerSpec& spec = of.initializer;
+    return std::tie(of.first_column, spec.kind, spec.a, spec.b, spec.lower, spec.upper, spec.seed);
+  };
+  return all(x) == all(y);
+}
+
+bool IsSame(const TableInitializer& x, const TableInitializer& y) {
+  return std::equal(x.columns.begin(), x.columns.end(), y.columns.begin(), y.columns.end(),
+                    [](const ColumnInitializer& a, const ColumnInitializer& b) { return IsSame(a, b); });
+}
+
 }  // namespace
 
 Result<InitializerSet> InitializerSet::Create(const InitializerSpec& spec, int dim, DType dtype) {
@@ -57,6 +72,7 @@ Result<InitializerSet> InitializerSet::Create(const InitializerSpec& spec, int d
       set.segments_.push_back(*made);
     }
     set.first_segment_.push_back(set.segments_.size());
+    set.differ_by_table_ |= !IsSame(tables[0], tables[t]);
   }
   return set;
 }

@@ -44,6 +44,8 @@ class InitializerSet {
   static Result<InitializerSet> Create(const InitializerSpec& spec, int dim, DType dtype = DType::kFloat32);
 
   size_t tables() const { return first_segment_.size() - 1; }
+  // Whether two tables have different initializers.
+  bool differ_by_table() const { return differ_by_table_; }
 
   // Writes the initial values of n keys: out[i] points to dim floats. tables: [n] the table of each key, below tables(). A set
   // of one table does not read it, so that it may be null.
@@ -59,6 +61,7 @@ class InitializerSet {
   // segment is filled first, and each one before it replaces what comes before its own end.
   std::vector<Initializer> segments_;
   std::vector<size_t> first_segment_;  // [tables + 1]
+  bool differ_by_table_ = false;
 };
 
 }  // namespace multitier

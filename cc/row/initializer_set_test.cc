@@ -62,6 +62,22 @@ TEST(InitializerSetTest, EachColumnIsThatOfItsInitializerAlone) {
   }
 }
 
+TEST(InitializerSetTest, TablesDifferByAnyNumberOfAnySegment) {
+  const InitializerSpec normal = Spec(InitializerKind::kNormal, 0, 2, 8);
+  const TableInitializer table = {{{0, normal}, {3, Spec(InitializerKind::kUniform, -1, 1, 7)}}};
+  const auto differ = [](const std::vector<TableInitializer>& tables) {
+    return InitializerSet::Create(ListOf(tables), 9)->differ_by_table();
+  };
+  EXPECT_FALSE(differ({table}));
+  EXPECT_FALSE(differ({table, table, table}));
+  for (const InitializerSpec& other : {Spec(InitializerKind::kNormal, 0, 2, 8), Spec(InitializerKind::kUniform, -2, 1, 7),
+                                       Spec(InitializerKind::kUniform, -1, 2, 7), Spec(InitializerKind::kUniform, -1, 1, 6)}) {
+    EXPECT_TRUE(differ({table, table, {{{0, normal}, {3, other}}}}));
+  }
+  EXPECT_TRUE(differ({table, {{{0, normal}, {4, table.columns[1].initializer}}}}));
+  EXPECT_TRUE(differ({table, {{{0, normal}}}}));
+}
+
 TEST(InitializerSetTest, WrongListsAreRefused) {
   const InitializerSpec one = Spec(InitializerKind::kConstant, 1, 0, 0);
   const auto expect = [&](std::vector<TableInitializer> tables, const char* message) {

@@ -38,8 +38,10 @@ class AbsentValues {
   }
   // What a row of a key begins with.
   const InitializerSet& initial() const { return *initial_; }
-  // Whether that depends on a table number.
+  // Whether lookups give table numbers.
   bool have_tables() const { return initial_->tables() > 1; }
+  // Whether what a row begins with depends on them.
+  bool differ_by_table() const { return initial_->differ_by_table(); }
   // Whether Fill gives that.
   bool are_initial(ReadFor reason) const { return (reason == ReadFor::kTraining ? training_ : evaluation_) == initial_; }
 
@@ -50,7 +52,7 @@ class AbsentValues {
 // The error of an update that has a key without a row and without a known table.
 Status UnknownTable(const std::string& table, size_t tables, int64_t key);
 
-// The table of a key; 0 where it is not known. Nothing may become of the value then.
+// The table of a key; 0 where it is not known. Nothing may become of the value then, if tables differ.
 inline uint16_t KnownTable(Span<const uint16_t> tables, size_t i) {
   return tables.empty() || tables[i] == kNoTable ? uint16_t{0} : tables[i];
 }

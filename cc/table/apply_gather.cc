@@ -144,7 +144,7 @@ Status ApplyOperation::GatherShard(int s) {
 }
 
 Status ApplyOperation::CheckTable(uint32_t entry) const {
-  if (!base_.absent.have_tables() || keys_.admits_all) return OkStatus();  // an import writes the value itself
+  if (!base_.absent.differ_by_table() || keys_.admits_all) return OkStatus();  // an import writes the value itself
   if (!keys_.tables.empty() && keys_.tables[batch_->first_position(entry)] != kNoTable) return OkStatus();
   return UnknownTable(base_.options.name, base_.absent.initial().tables(), batch_->key(entry));
 }
