@@ -107,7 +107,8 @@ Status ExternalTier::Insert(const RowLayout& layout, Span<const WriteRecord> rec
   std::vector<uint32_t> order(records.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto columns_of = [&](uint32_t i) { return records[i].header.num_columns; };
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return columns_of(a) < columns_of(b); });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return std::make_pair(columns_of(a), a) < std::make_pair(columns_of(b), b); });
   return ForEachWidth(order, columns_of, [&](size_t from, size_t to) {
     return InsertAlike(layout, records,
                        std::vector<uint32_t>(order.begin() + static_cast<std::ptrdiff_t>(from),
@@ -170,8 +171,9 @@ Status ExternalTier::Read(Span<ReadRecord> records) {
     }
   }
   const auto columns_of = [](const Wanted& each) { return each.num_columns; };
-  std::stable_sort(wanted.begin(), wanted.end(),
-                   [&](const Wanted& a, const Wanted& b) { return columns_of(a) < columns_of(b); });
+  std::sort(wanted.begin(), wanted.end(), [&](const Wanted& a, const Wanted& b) {
+    return std::make_pair(columns_of(a), a.record) < std::make_pair(columns_of(b), b.record);
+  });
   return ForEachWidth(wanted, columns_of, [&](size_t from, size_t to) {
     return ReadAlike(*layout, records, Span<const Wanted>(wanted).subspan(from, to - from));
   });
