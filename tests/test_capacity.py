@@ -200,9 +200,7 @@ def test_a_full_table_says_what_it_holds_and_what_helps(options, message, tmp_pa
         options["storage_path"] = str(tmp_path)
     made = engine.Table(4, name="ev", **options)
     train(made, [1, 2])
-    helps = (
-        ".*storage_rows, a tier below, an admission filter, drop_coldest=True, or on_full='warn'"
-    )
+    helps = r".*storage_rows \(OneEmbedding: capacity\), a tier below, an admission filter, drop_coldest=True, or on_full='warn'"
     with pytest.raises(engine.ResourceExhaustedError, match=message + helps):
         train(made, [3, 4])
     assert sorted(made.export().keys.tolist()) == [1, 2]
