@@ -147,6 +147,7 @@ def test_evaluation_changes_nothing_and_reads_its_own_initial_value():
 
 
 def test_safe_check_mode_tells_keys_without_a_row(caplog):
+    caplog.set_level("WARNING", logger="tensorflow")  # other tests of the process set another one
     strategy, mode = de.DynamicEmbScoreStrategy.LFU, de.DynamicEmbCheckMode
     tables = [util.config(each.name, rows=16) for each in mode]
     of_table = {
