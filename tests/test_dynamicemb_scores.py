@@ -159,3 +159,26 @@ def test_one_and_eight_intra_op_threads_evict_the_same_keys():
     ]
     assert found[0] == found[1]
     assert len(found[0]) > 1000
+
+
+def test_every_storage_evicts_the_same_keys(tmp_path):
+    rng = np.random.default_rng(0)
+    steps = rng.integers(0, 300, (100, 16))
+    kinds = {
+        "DRAM": {},
+        "SSDHASH": {"storage_type": "SSDHASH"},
+        "DRAM_SSDHASH": {"storage_type": "DRAM_SSDHASH", "global_hbm_for_values": 1024},
+    }
+    for name in ("step", "lfu", "pair"):
+        rows = []
+        for kind, its in kinds.items():
+            if its:
+                its = {**its, "storage_path": str(tmp_path / f"{name}_{kind}")}
+            made = util.collection([util.config("t")], {"t": util.options(STRATEGIES[name], **its)})
+            for ids in steps:
+                util.train(made, {"t": util.keys(*ids)})
+            keys, values = util.variable(made, "t").export()[:2]
+            order = np.argsort(keys)
+            rows.append((np.array(keys)[order].tolist(), np.array(values)[order].tolist()))
+        assert len(rows[0][0]) == 128
+        assert rows[1:] == rows[:1] * 2
