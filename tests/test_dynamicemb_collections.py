@@ -274,3 +274,16 @@ def test_keras_fit_trains_as_the_eager_program(tmp_path):
             np.testing.assert_array_equal(a.keys, b.keys)
             np.testing.assert_allclose(a.rows, b.rows, 1e-5, 1e-6)
             np.testing.assert_array_equal(a.versions, b.versions)
+
+
+@pytest.mark.parametrize("call", [de.pop_evicted_keys, de.get_score, lambda m: de.set_score(m, 1)])
+def test_a_model_without_a_collection_is_refused(call):
+    for model in (3, None, tf.Module(), {}):
+        with pytest.raises(ValueError, match="expected one with an EmbeddingCollection"):
+            call(model)
+
+
+def test_results_of_two_features_have_two_names():
+    tables = [util.config("a", features=["f"]), util.config("b", features=["f", "f@a"])]
+    with pytest.raises(ValueError, match="different names, found .*f@a"):
+        de.EmbeddingCollection(tables)

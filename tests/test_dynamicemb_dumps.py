@@ -9,6 +9,7 @@ import time
 import warnings
 import zlib
 
+import dynamicemb_util as util
 import numpy as np
 import pytest
 
@@ -452,3 +453,13 @@ def test_an_increment_has_the_keys_that_left_and_a_frequency_of_lfu():
     ):
         with pytest.raises(error, match="score_threshold.*expected"):
             de.incremental_dump(model, bad)
+
+
+def test_a_switch_is_a_bool(tmp_path):
+    made = util.collection([util.config("t")])
+    for name in ("optim", "counter", "allow_overwrite"):
+        with pytest.raises(TypeError, match=f"DynamicEmbDump: {name}"):
+            de.DynamicEmbDump(tmp_path / "dump", made, **{name: "no"})
+    assert not (tmp_path / "dump").exists()
+    with pytest.raises(TypeError, match="DynamicEmbLoad: optim"):
+        de.DynamicEmbLoad(tmp_path / "dump", made, optim=1)

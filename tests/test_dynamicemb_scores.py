@@ -118,6 +118,7 @@ def test_set_score_checks_all_before_it_sets_one(monkeypatch):
     de.set_score(made, 5)
     for score, error in (
         (0, ValueError),
+        (-1, ValueError),  # the version of an absent key
         (1.5, TypeError),
         ({"model": {"custom": 7, "step": 7}}, ValueError),
         ({"model": {"custom": 7, "other": 7}}, ValueError),

@@ -44,6 +44,13 @@ class Collection(tf.Module):
                 for name, config in self._configs.items()
             }
         )
+        results = collections.Counter(out for its in self._features.values() for _, out in its)
+        twice = [name for name, count in results.items() if count > 1]
+        if twice:
+            raise ValueError(
+                f"{self._where}: expected features whose results have different names, found {twice} twice: a feature of two tables has "
+                "the results feature@table"
+            )
         self.training = True
         self.tables_by_name: typing.Any = types.MappingProxyType({})
         self.custom_scores: typing.Any = types.MappingProxyType({})

@@ -16,6 +16,7 @@ from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
+from tf_multitier.option_values import boolean
 from tf_multitier.working_folders import working_folder
 
 
@@ -55,6 +56,12 @@ def DynamicEmbDump(
         raise RuntimeError(
             f"{what}: expected eager execution, found a graph: call it outside of tf.functions"
         )
+    for name, value in (
+        ("optim", optim),
+        ("counter", counter),
+        ("allow_overwrite", allow_overwrite),
+    ):
+        boolean(f"{what}: {name}", value)
     path = os.fspath(path)
     dumped = tables.tables_of(model, table_names, what)
     files.check_target(path, allow_overwrite)

@@ -126,10 +126,6 @@ def tables_of(model: typing.Any, table_names: typing.Any, what: str) -> list[Mod
       ValueError: the model has no collection, or no such table.
     """
     its = find_collections(model)
-    if not its:
-        raise ValueError(
-            f"{what}: model: expected one with an EmbeddingCollection or EmbeddingBagCollection, found none"
-        )
     found = {
         (path, name): ModelTable(path, collection, name, table)
         for path, collection in its

@@ -22,6 +22,7 @@ from tf_multitier import saver
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
 from tf_multitier.engine.rows import Rows
+from tf_multitier.option_values import boolean
 
 _PIECE_BYTES = 16 << 20
 _BY_STEP = ("step", "frequency")  # kinds of scores whose tables have steps as versions
@@ -60,6 +61,8 @@ def DynamicEmbLoad(
         raise RuntimeError(
             f"{what}: expected eager execution, found a graph: call it outside of tf.functions"
         )
+    for name, value in (("optim", optim), ("counter", counter)):
+        boolean(f"{what}: {name}", value)
     path = os.fspath(path)
     loaded = tables.tables_of(model, table_names, what)
     manifest = files.manifest_of(path) or {}

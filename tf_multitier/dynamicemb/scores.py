@@ -103,7 +103,7 @@ def set_score(model: typing.Any, score: typing.Any) -> None:
 
     Args:
       model: see find_collections.
-      score: an int64 other than 0, for all these tables; or {path of the collection: {table: score}}. A warning says where it
+      score: an int64 other than 0 and -1, for all these tables; or {path of the collection: {table: score}}. A warning says where it
         decreases, unless DYNAMICEMB_CSTM_SCORE_CHECK is 0 in the environment.
 
     Raises:
@@ -132,8 +132,11 @@ def set_score(model: typing.Any, score: typing.Any) -> None:
             raise ValueError(
                 f"{where}: expected a table with DynamicEmbScoreStrategy.CUSTOMIZED, found another strategy"
             )
-        if integer(where, value, -(2**63), 2**63 - 1) == 0:
-            raise ValueError(f"{where}: expected another number than 0, found 0")
+        if integer(where, value, -(2**63), 2**63 - 1) in (
+            0,
+            -1,
+        ):  # -1 is the version of an absent key
+            raise ValueError(f"{where}: expected another number than 0 and -1, found {value}")
     for (path, name), value in wanted.items():
         before = int(scores[path, name])
         if before > value and before != 0 and os.environ.get(_CHECK) != "0":

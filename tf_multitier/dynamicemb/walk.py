@@ -23,10 +23,14 @@ def find_collections(model: typing.Any, created: bool = True) -> list[tuple[str,
 
     Raises:
       RuntimeError: a collection has no variables yet, with `created`.
-      ValueError: two collections have the same path.
+      ValueError: two collections have the same path; or there is none, with `created`.
     """
     found: dict[str, typing.Any] = {}
     _walk(model, "model", found, set())
+    if created and not found:
+        raise ValueError(
+            f"model: expected one with an EmbeddingCollection or EmbeddingBagCollection, found none in a {type(model).__name__}"
+        )
     for path, each in found.items() if created else ():
         each.check_created(path)
     return list(found.items())
