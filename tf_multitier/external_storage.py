@@ -46,9 +46,10 @@ class Storage:
     The table has hot rows above, and writes them here when they leave DRAM, and all of them when it is flushed or closed. Version and
     frequency of rows are not here: the table has them in memory.
 
-    An exception fails the operation that needs the storage, which names class and method, and nothing has changed. So does a result of
-    a wrong type or shape. `insert` stores all rows or none. Any thread may call any method, also several at once; of one key, `insert`
-    and `erase` come one after the other. A method may not use the table whose storage it is.
+    An exception fails the operation that needs the storage, which names class and method, and nothing has changed. So does a result
+    of a wrong type or shape. `insert` stores all rows or none: when it fails, the rows stay in memory, and operations that need
+    room there fail until it works again. Any thread may call any method, also several at once; of one key, `insert` and `erase`
+    come one after the other. A method may not use the table whose storage it is.
 
     Attributes:
       table: the name of the table. It is set before `__init__`.

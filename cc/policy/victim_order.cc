@@ -237,18 +237,13 @@ LowerOrder::Entry LowerOrder::Pop() {
   return entry;
 }
 
-void LowerOrder::Keep(const std::vector<uint32_t>& locations) {
+void LowerOrder::Keep(const std::function<bool(const Entry&)>& is_valid) {
+  heap_.erase(std::remove_if(heap_.begin(), heap_.end(), [&](const Entry& entry) { return !is_valid(entry); }), heap_.end());
   std::sort(heap_.begin(), heap_.end(), [](const Entry& a, const Entry& b) {
     return a.location != b.location ? a.location < b.location : a.rank > b.rank;
   });
   heap_.erase(std::unique(heap_.begin(), heap_.end(), [](const Entry& a, const Entry& b) { return a.location == b.location; }),
               heap_.end());
-  size_t kept = 0, at = 0;
-  for (size_t i = 0; i < heap_.size(); ++i) {
-    while (at < locations.size() && locations[at] < heap_[i].location) ++at;
-    if (at < locations.size() && locations[at] == heap_[i].location) heap_[kept++] = heap_[i];
-  }
-  heap_.resize(kept);
   std::make_heap(heap_.begin(), heap_.end(), Colder);
   threshold_ = std::max<size_t>(1024, 2 * heap_.size());
 }

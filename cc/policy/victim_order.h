@@ -27,6 +27,7 @@
 #define CC_POLICY_VICTIM_ORDER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -178,8 +179,8 @@ class LowerOrder {
   void Clear() { heap_.clear(); }
   // Whether most entries are stale, and Keep is due.
   bool wants_keep(size_t rows) const { return heap_.size() > threshold_ && heap_.size() > 2 * rows; }
-  // Drops the entries of other locations, and of each location all but the highest. `locations` are sorted.
-  void Keep(const std::vector<uint32_t>& locations);
+  // Drops the entries that are not valid, and of each location all valid ones but the highest.
+  void Keep(const std::function<bool(const Entry&)>& is_valid);
 
  private:
   std::vector<Entry> heap_;

@@ -134,7 +134,8 @@ TEST(LowerOrderTest, KeepDropsStaleEntriesAndOlderOnesOfAPlace) {
   order.Push({Rank{10, 0}, 7, 1});
   order.Push({Rank{20, 0}, 7, 1});
   order.Push({Rank{5, 0}, 8, 2});
-  order.Keep({7});
+  order.Push({Rank{90, 0}, 7, 3});  // a warmer row, which was at the place before
+  order.Keep([](const LowerOrder::Entry& entry) { return entry.key == 1; });
   EXPECT_EQ(order.Pop().rank.first, 20u);
   EXPECT_TRUE(order.empty());
 }

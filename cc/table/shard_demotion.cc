@@ -1,7 +1,6 @@
 // How the rows and records of a shard go down: a row of DRAM becomes a record, and a record of a bounded tier goes to the next
 // tier. Or they leave the table for good.
 
-#include <algorithm>
 #include <cstring>
 
 #include "cc/table/shard_rows.h"
@@ -70,17 +69,19 @@ void ShardRows::CancelWrite(int64_t key) {
 
 // --- Records that leave their tier.
 
+uint64_t* ShardRows::RecordWord(int level, const LowerOrder::Entry& entry) {
+  return index_.Find(HashKey(entry.key),
+                     [&](uint64_t word) { return IsRecord(pending_.Original(word), level, entry.location); });
+}
+
 void ShardRows::Push(int level, const LowerOrder::Entry& entry) {
   LowerOrder& order = lower_order_[level];
   order.Push(entry);
   if (!order.wants_keep(static_cast<size_t>(rows_in_[level]))) return;
-  std::vector<uint32_t> locations{entry.location};
-  index_.ForEach([&](uint64_t word) {
-    word = pending_.Original(word);  // it may be put back
-    if (ShardIndex::state(word) == LowerState(level)) locations.push_back(ShardIndex::location(word));
+  order.Keep([&](const LowerOrder::Entry& each) {
+    if (each.key == entry.key && each.location == entry.location) return true;  // it may come into the index after this
+    return RecordWord(level, each) != nullptr;
   });
-  std::sort(locations.begin(), locations.end());
-  order.Keep(locations);
 }
 
 void ShardRows::Order(int level, const RecordHeader& header, uint32_t location) {
@@ -95,8 +96,7 @@ std::vector<LowerOrder::Entry> ShardRows::PopColdest(int level, size_t n) {
 
 ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header, uint64_t clock,
                                        Leaving* leaving) {
-  uint64_t* word =
-      index_.Find(HashKey(entry.key), [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
+  uint64_t* word = RecordWord(level, entry);
   if (word == nullptr) return Leave::kNotColdest;
   if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
   // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While

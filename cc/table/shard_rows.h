@@ -329,6 +329,8 @@ class ShardRows {
   void EraseCounted(uint64_t* word);
   // A row becomes a record.
   void MoveToRecord(uint64_t* word, int level, uint32_t location);
+  // The word of the record that an entry says, or null: the row left, or another one is at its location.
+  uint64_t* RecordWord(int level, const LowerOrder::Entry& entry);
   void Push(int level, const LowerOrder::Entry& entry);
   // Keeps what a snapshot, and a copy of the table, need of a row or a record that is about to leave the table.
   void RowGoes(uint32_t slot);
