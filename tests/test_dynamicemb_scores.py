@@ -4,9 +4,11 @@ import collections
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import dynamicemb_util as util
+import external_util
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -71,6 +73,60 @@ def test_scores_are_those_of_a_python_counter():
         for key, found in zip(keys, of(name).get_version(keys).numpy().tolist()):
             assert clock[key][0] <= found <= clock[key][1]
     assert de.get_score(made)["model"]["step"] == 15
+
+
+@pytest.mark.parametrize("strategy", [S.STEP, S.CUSTOMIZED, S.NO_EVICTION], ids=str)
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_an_increment_has_the_rows_of_a_step_that_was_in_flight(strategy, is_traced):
+    """One thread's step stands still in the store of table "slow", while another's steps end in table "fast"."""
+    store, begun, go = external_util.make_class(), threading.Event(), threading.Event()
+    kind = {"external_storage": store, "storage_type": "EXTERNAL"}
+    of_table = {"slow": util.options(strategy, **kind), "fast": util.options(strategy)}
+    made = util.collection([util.config("slow"), util.config("fast")], of_table)
+    step = lambda name, ids: util.train(made, {name: ids})
+    step = tf.function(step) if is_traced else step
+
+    def set_score(score):
+        if strategy is S.CUSTOMIZED:
+            de.set_score(made, score)
+
+    set_score(7)
+    for name in of_table:
+        step(name, util.keys(1))
+    thresholds = de.get_score(made)
+    store.fault["insert"] = lambda _: (begun.set(), go.wait())
+    slow = threading.Thread(target=step, args=("slow", util.keys(2)))
+    slow.start()
+    try:
+        assert begun.wait(60)
+        set_score(8)
+        for _ in range(3):
+            step("fast", util.keys(2))
+        only = {"model": {"fast": thresholds["model"]["fast"]}}
+        rows, thresholds = de.incremental_dump(made, only)
+        assert 2 in rows["model"]["fast"][0]
+        thresholds = de.get_score(made)
+    finally:
+        go.set()
+        slow.join()
+    store.fault.clear()
+    assert 2 in de.incremental_dump(made, thresholds)[0]["model"]["slow"][0]
+
+    found = []
+
+    def fail_after_the_lookup(result):
+        found.append(result)
+        if len(found) > 1:
+            raise OSError("lost")
+        return result
+
+    store.fault["find"] = fail_after_the_lookup
+    set_score(9)
+    with pytest.raises(tf.errors.OpError, match="lost"):
+        step("slow", util.keys(1))
+    step("fast", util.keys(3))
+    after = de.get_score(made)["model"]["fast"]
+    assert after == (9 if strategy is S.CUSTOMIZED else int(made.row_optimizer.iterations))
 
 
 def test_ten_hot_keys_survive_a_hundred_cold_ones_and_evicted_keys_are_told_once():

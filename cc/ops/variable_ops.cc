@@ -294,6 +294,26 @@ Sets the score that updates give to their rows from now on. The variable's score
 score: any number. The first time that it is less than the one before, a warning is logged.
 )doc");
 
+REGISTER_OP("MultitierBeginStep")
+    .Input("variables: N * resource")
+    .Output("step: int64")
+    .Attr("N: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Begins a step, which is in flight as long as its tensor lives: give it to the updates of the step.
+
+variables: int64 scalars on the CPU whose values the updates may write as versions.
+step: the value of the first.
+)doc");
+
+REGISTER_OP("MultitierLeastInFlight")
+    .Input("variable: resource")
+    .Output("least: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("The least of a variable's value and of what the steps in flight read of it (MultitierBeginStep).");
+
 REGISTER_OP("MultitierLookupTier")
     .Input("handle: resource")
     .Input("keys: Tkeys")

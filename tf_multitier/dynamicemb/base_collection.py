@@ -12,6 +12,7 @@ from tf_multitier import gradient_pairs
 from tf_multitier import strategies
 from tf_multitier.dynamicemb import features as inputs
 from tf_multitier.dynamicemb import optimizers
+from tf_multitier.dynamicemb import scores
 from tf_multitier.dynamicemb.configs import EmbeddingBagConfig
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
@@ -104,7 +105,7 @@ class Collection(tf.Module):
         self.row_optimizer = row_optimizer
         self.variables_by_name = {name: table.variable for name, table in tables.items()}
         self.custom_scores = {
-            name: tf.Variable(0, trainable=False, dtype=tf.int64, name=f"{name}/score")
+            name: scores.variable(f"{name}/score")
             for name, table in tables.items()
             if table.strategy is not None and table.strategy.score == "custom"
         }
@@ -180,11 +181,11 @@ class Collection(tf.Module):
         self.check_rows(trained)
 
     def begin_step(self) -> typing.Any:
-        """The next step: its number and hyperparameters."""
+        """The next step: its number, with which it is in flight (scores.py), and hyperparameters."""
         strategies.check_update(self._where)
         optimizer = self.row_optimizer
         rate = optimizer._now(optimizer.learning_rate)
-        return tf.identity(optimizer.iterations), optimizer._hyper(rate)
+        return scores.begin_step(self), optimizer._hyper(rate)
 
     def update_in(self, step: typing.Any, trained: typing.Any) -> None:
         """Trains the tables of [(table, gradient)] in a step, which may have several such updates."""

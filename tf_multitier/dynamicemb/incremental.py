@@ -28,8 +28,7 @@ def incremental_dump(
 
         rows, thresholds = incremental_dump(model, thresholds)      # of the call before, or of get_score
 
-    Between two calls, every row that trains is in the second one, and a row that trains in the moment of the first is in both. Except
-    with STEP, CUSTOMIZED and NO_EVICTION: a step that has begun when the first call begins may be in neither, so call it between steps.
+    Between two calls, every row that trains is in the second one, and a row that trains in the moment of the first is in both.
 
     Args:
       model: a collection, or a module, layer, list or dict that has some.

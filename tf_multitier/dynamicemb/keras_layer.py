@@ -14,6 +14,17 @@ from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.rows import _calling_optimizers
 
 
+class _EagerStep:
+    """An eager step of a Keras model, which is in flight until all tables are trained, or until the next one.
+
+    It is no attribute of StepsOfFit: TensorFlow keeps what attributes of modules were.
+    """
+
+    which: typing.Any = None
+    step: typing.Any = None
+    to_train: frozenset = frozenset()
+
+
 class StepsOfFit(row_optimizers.RowOptimizer):
     """Trains the tables of a collection in the steps of a Keras model, which updates the variables of a step one by one.
 
@@ -25,7 +36,7 @@ class StepsOfFit(row_optimizers.RowOptimizer):
         tf.Module.__init__(self, name="steps_of_fit")
         self._of_collection = lambda: collection  # in a function: Keras would take its variables
         self._tables = {id(t.variable): t for t in collection.tables_by_name.values()}
-        self._eager: tuple = (None, None)  # the last eager step: (which, what begin_step gave)
+        self._eager = _EagerStep()
 
     @property
     def learning_rate(self) -> typing.Any:
@@ -70,6 +81,11 @@ class StepsOfFit(row_optimizers.RowOptimizer):
         if is_new:
             collection.end_step()
         collection.check_rows(trained)
+        if tf.executing_eagerly():
+            eager = self._eager
+            eager.to_train -= {id(table.variable) for table, _ in trained}
+            if not eager.to_train or eager.which is None:
+                eager.which = eager.step = None
         return tf.identity(collection.row_optimizer.iterations)
 
     def _step_of_model(self):
@@ -77,10 +93,12 @@ class StepsOfFit(row_optimizers.RowOptimizer):
         of_model = (_calling_optimizers() or [None])[-1]
         if tf.executing_eagerly():
             which = None if of_model is None else (id(of_model), int(of_model.iterations))
-            is_new = which is None or which != self._eager[0]
+            eager = self._eager
+            is_new = which is None or which != eager.which
             if is_new:
-                self._eager = (which, self._of_collection().begin_step())
-            return self._eager[1], is_new
+                eager.which, eager.step = which, self._of_collection().begin_step()
+                eager.to_train = frozenset(k for k, t in self._tables.items() if t.trains)
+            return eager.step, is_new
         graph = tf.compat.v1.get_default_graph()
         steps = graph_state.state_of(graph).shared
         which = ("step of fit", id(self), id(of_model))

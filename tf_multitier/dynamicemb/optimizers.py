@@ -119,7 +119,8 @@ class AdamW(_CorrectedEpsilon, row_optimizers.AdamW):
 def of_fused_params(fused_params: typing.Any) -> row_optimizers.RowOptimizer:
     """The optimizer of rows. Its `iterations` begin with 1, so that the first score of STEP is 1. Errors: see completed."""
     params = completed(fused_params)
-    optimizer = _made(params)
+    with tf.device("CPU:0"):  # where the ops of scores.py read `iterations`
+        optimizer = _made(params)
     optimizer.iterations.assign(1)
     return optimizer
 

@@ -8,6 +8,9 @@ A score is the version of a row, or its frequency: it needs no memory of its own
     LFU                frequency: occurrences in training         the lowest frequency; a lower newcomer gets no row
     (TIMESTAMP, LFU)   version: microseconds; and the frequency   the lowest frequency; a lower newcomer gets no row
     NO_EVICTION        version: the step                          none: the table grows
+
+A step is in flight from begin_step until its updates have run or failed. An increment that is read meanwhile need not have its rows,
+so get_score tells the least score that a step in flight sets: the next increment has them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import warnings
 
 import tensorflow as tf
 
+from tf_multitier._library import ops
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.walk import find_collections
 from tf_multitier.option_values import did_you_mean
@@ -72,7 +76,7 @@ def of(score_strategy: typing.Any) -> Strategy:
 
 
 def get_score(model: typing.Any) -> dict[str, dict[str, int]]:
-    """The score that the next update will set.
+    """The score that the next update will set. While other threads train: the least that one of their steps still sets.
 
     Returns:
       {path of the collection: {table: score}}: the step; microseconds of the clock; the number of set_score, 0 before the first one;
@@ -94,8 +98,23 @@ def _current(collection, table):
     if table.strategy.score == "time":
         return time.time_ns() // 1000
     if table.strategy.score == "custom":
-        return int(collection.custom_scores[table.config.name])
-    return int(collection.row_optimizer.iterations)
+        of_next = collection.custom_scores[table.config.name]
+    else:
+        of_next = collection.row_optimizer.iterations
+    return int(ops.multitier_least_in_flight(of_next.handle))
+
+
+def variable(name: str) -> tf.Variable:
+    """The variable of a score that set_score sets: int64, 0."""
+    with tf.device("CPU:0"):  # where begin_step and get_score read it
+        return tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
+
+
+def begin_step(collection: typing.Any) -> tf.Tensor:
+    """The number of the next step of a collection, int64 scalar. The step is in flight as long as this tensor lives."""
+    its = [collection.row_optimizer.iterations, *collection.custom_scores.values()]
+    with tf.device("CPU:0"):
+        return ops.multitier_begin_step([each.handle for each in its])
 
 
 def set_score(model: typing.Any, score: typing.Any) -> None:
