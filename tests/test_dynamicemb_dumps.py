@@ -182,6 +182,23 @@ def test_states_load_into_a_model_that_has_not_trained(kind, data_type, tmp_path
     assert_same(everything(other), everything(model))
 
 
+def test_states_of_some_tables_do_not_change_the_optimizer_of_others(tmp_path):
+    model, other = make(optimizer=KIND.ADAM), make(optimizer=KIND.ADAM)
+    for _ in range(3):
+        train(model, [1, 2])
+    de.DynamicEmbDump(tmp_path, model, optim=True)
+    train(other, [5])
+    before = everything(other)
+    with pytest.raises(ValueError, match=r"'a': optim: .*iters 1 .*the tables \['b'\].*found 3"):
+        de.DynamicEmbLoad(tmp_path, other, {"model": ["a"]}, optim=True)
+    assert_same(everything(other), before)
+    de.DynamicEmbLoad(tmp_path, other, {"model": ["a"]})
+    fresh = make(optimizer=KIND.ADAM)
+    for name in "ab":  # nothing is trained, then both have the same optimizer
+        de.DynamicEmbLoad(tmp_path, fresh, {"model": [name]}, optim=True)
+    assert_same(everything(fresh), everything(model))
+
+
 def test_rows_without_states_get_what_an_update_would_find(tmp_path):
     fused = {"initial_accumulator_value": 0.5}
     hand_made(tmp_path / "rows", np.arange(5), np.ones(5, np.int64))

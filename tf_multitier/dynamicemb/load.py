@@ -52,7 +52,8 @@ def DynamicEmbLoad(
       pg: no effect: the world is one process.
 
     Raises:
-      ValueError: a file is missing or damaged, or does not fit the table. The message has the file. Nothing has changed.
+      ValueError: a file is missing or damaged, or does not fit the table, and the message has the file; or, with optim, learning rate
+        or updates are not those of the optimizer, which has also trained tables that are not loaded. Nothing has changed.
       TypeError: a bad table_names.
       RuntimeError: in a tf.function.
     """
@@ -67,6 +68,7 @@ def DynamicEmbLoad(
     loaded = tables.tables_of(model, table_names, what)
     manifest = files.manifest_of(path) or {}
     loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
+    _check_others(loads, what)
     with tempfile.TemporaryDirectory(prefix="tf_multitier_load_") as made:
         prefix = os.path.join(made, "rows")
         with checkpoint.Writer(prefix, latest=False) as writer:
@@ -88,15 +90,47 @@ def DynamicEmbLoad(
         )
 
 
+def _by_collection(loads):
+    """[(collection, its loads, its other tables)]."""
+    found: dict = {}
+    for load in loads:
+        collection = load.table.collection
+        found.setdefault(id(collection), (collection, []))[1].append(load)
+    for collection, its in found.values():
+        names = {load.table.name for load in its}
+        yield (
+            collection,
+            its,
+            [table for name, table in collection.tables_by_name.items() if name not in names],
+        )
+
+
+def _check_others(loads, what):
+    """ValueError: the load would change the learning rate or the updates of an optimizer that has trained other tables."""
+    for _, its, others in _by_collection(loads):
+        trained = [
+            table.config.name
+            for table in others
+            if not table.is_static and table.trains and int(table.variable.total_count())
+        ]
+        if not trained:
+            continue
+        own = tables.arguments_of(its[0].table)
+        for load in its:
+            for name in ("lr", "iters") if load.has_states else ():
+                if name in own and np.float32(load.arguments[name]) != np.float32(own[name]):
+                    raise ValueError(
+                        f"{what}: table '{load.table.name}': optim: expected {name} {own[name]} in the dump, that of the optimizer, which "
+                        f"also trains the tables {trained}, found {load.arguments[name]}: load these tables too, or pass optim=False"
+                    )
+
+
 def _go_on(loads):
     """Sets the steps of the optimizers."""
-    for collection in {id(load.table.collection): load.table.collection for load in loads}.values():
-        its = [load for load in loads if load.table.collection is collection]
+    for collection, its, rest in _by_collection(loads):
         optimizer = collection.row_optimizer
         steps = [load.step for load in its if load.table.score.kind in _BY_STEP]
         if steps:
-            names = {load.table.name for load in its}
-            rest = [table for name, table in collection.tables_by_name.items() if name not in names]
             steps += [int(optimizer.iterations)] if rest else []
             optimizer.iterations.assign(max(steps))
         with_states = [load.arguments for load in its if load.has_states]
