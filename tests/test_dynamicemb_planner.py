@@ -162,6 +162,17 @@ def test_a_plan_for_other_tables_is_refused_before_anything_is_made():
         de.DistributedModelParallel(collection, None, [sharder()], plan)
 
 
+def test_a_table_that_cannot_be_made_leaves_every_collection_without_tables(tmp_path):
+    (tmp_path / "file").touch()  # no folder
+    bad = dynamic(storage_type="SSDHASH", storage_path=str(tmp_path / "file"))
+    module = Towers(["a", "b"])
+    configs = [*tables("a"), *tables("b", kind=de.EmbeddingBagConfig)]
+    with pytest.raises(tf.errors.OpError, match="file"):
+        parallel_of(module, configs, {"a": dynamic(), "b": bad})
+    assert not module.towers["one"][0].tables_by_name and not module.inner.bags.tables_by_name
+    parallel_of(module, configs)
+
+
 CONFIGS = tables("a")
 TOPOLOGY = de.Topology(2)
 

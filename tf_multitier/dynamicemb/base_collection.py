@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import types
 import typing
 
@@ -81,28 +82,32 @@ class Collection(tf.Module):
           TypeError, ValueError: a bad value; or options of other tables. Nothing is made.
           RuntimeError: the collection has variables.
         """
+        return self.take(self.planned(options, fused_params).make())
+
+    def planned(self, options: typing.Any, fused_params: typing.Any) -> CollectionPlan:
+        """What `create` makes, checked. Arguments and errors: those of create."""
         if self.tables_by_name:
             raise RuntimeError(
                 f"{self._where}: create: expected one call, found a second one: the collection has tables already"
+            )
+        if not isinstance(options, collections.abc.Mapping):
+            raise TypeError(
+                f"{self._where}: options: expected a dict from tables to DynamicEmbTableOptions or None, found {options!r}"
             )
         given = list(self._configs)
         if set(options) != set(given):
             raise ValueError(
                 f"{self._where}: options: expected those of the tables {given}, found {list(options)}"
             )
-        fused_params = optimizers.completed(fused_params)
-        plans = [
-            TablePlan(config, options[name], fused_params["optimizer"])
-            for name, config in self._configs.items()
-        ]
-        row_optimizer = optimizers.of_fused_params(fused_params)
-        tables = {table.config.name: table for table in [plan.make() for plan in plans]}
-        dynamic = [t.variable for t in tables.values() if t.trains and not t.is_static]
-        row_optimizer.build(dynamic)
-        self.fused_params = types.MappingProxyType(fused_params)
+        return CollectionPlan(self._configs, options, fused_params)
+
+    def take(self, made: CollectionPlan) -> typing.Any:
+        """Takes the tables of a plan that made them. Returns the collection."""
+        tables = made.tables
+        self.fused_params = types.MappingProxyType(made.fused_params)
         self.tables_by_name = types.MappingProxyType(tables)
         # What tf.train.Checkpoint saves.
-        self.row_optimizer = row_optimizer
+        self.row_optimizer = made.row_optimizer
         self.variables_by_name = {name: table.variable for name, table in tables.items()}
         self.custom_scores = {
             name: scores.variable(f"{name}/score")
@@ -110,7 +115,9 @@ class Collection(tf.Module):
             if table.strategy is not None and table.strategy.score == "custom"
         }
         static = {name: t.variable for name, t in tables.items() if t.is_static}
-        self._static_tables: typing.Any = StaticTables(row_optimizer, static) if static else None
+        self._static_tables: typing.Any = (
+            StaticTables(made.row_optimizer, static) if static else None
+        )
         return self
 
     def check_created(self, where: str) -> None:
@@ -293,6 +300,36 @@ class Collection(tf.Module):
         from tf_multitier.dynamicemb.keras_layer import DynamicEmbedding
 
         return DynamicEmbedding(self, **kwargs)
+
+
+class CollectionPlan:
+    """The tables that a collection will have: all is checked here, and `make` makes them.
+
+    Args:
+      configs: {table: its config}.
+      options, fused_params: see Collection.create.
+
+    Attributes:
+      fused_params: completed.
+      tables: {table: Table}. row_optimizer: of their rows. Both are there after `make`.
+    """
+
+    def __init__(self, configs: typing.Any, options: typing.Any, fused_params: typing.Any) -> None:
+        self.fused_params = optimizers.completed(fused_params)
+        self._plans = [
+            TablePlan(config, options[name], self.fused_params["optimizer"])
+            for name, config in configs.items()
+        ]
+        self.tables: dict = {}
+        self.row_optimizer: typing.Any = None
+
+    def make(self) -> CollectionPlan:
+        """Makes the tables. Returns the plan."""
+        self.row_optimizer = optimizers.of_fused_params(self.fused_params)
+        self.tables = {table.config.name: table for table in [p.make() for p in self._plans]}
+        dynamic = [t.variable for t in self.tables.values() if t.trains and not t.is_static]
+        self.row_optimizer.build(dynamic)
+        return self
 
 
 def _by_name(tables, kind, where):

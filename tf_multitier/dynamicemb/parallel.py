@@ -29,7 +29,7 @@ class DistributedModelParallel(tf.Module):
       plan: what collective_plan returned for this module.
 
     Raises:
-      TypeError, ValueError: a bad value; a plan for other tables.
+      TypeError, ValueError: a bad value; a plan for other tables. No collection has tables then.
       NotImplementedError: the plan is for a world of several processes.
     """
 
@@ -59,9 +59,16 @@ class DistributedModelParallel(tf.Module):
             )
         self.module = module
         self._collections = [each for _, each in find_collections(module, created=False)]
-        for collection in self._collections:
-            names = [config.name for config in planner.configs_of(collection)]
-            collection.create({name: plan[name] for name in names}, sharder.fused_params)
+        plans = [
+            each.planned(
+                {config.name: plan[config.name] for config in planner.configs_of(each)},
+                sharder.fused_params,
+            )
+            for each in self._collections
+        ]
+        made = [each.make() for each in plans]
+        for collection, its in zip(self._collections, made):
+            collection.take(its)
 
     @property
     def stands_for(self) -> typing.Any:
