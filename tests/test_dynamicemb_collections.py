@@ -136,6 +136,16 @@ def test_evaluation_changes_nothing_and_reads_its_own_initial_value():
     assert np.all(made.train()({"a": util.keys(2)})["a"] != 7.0)
     for a, b in zip(before, util.variable(made, "a").export_rows()):
         np.testing.assert_array_equal(a, b)
+    with tf.GradientTape() as tape:
+        evaluated = made.eval()({"a": util.keys(1, 2)})["a"]
+        loss = tf.reduce_sum(evaluated + made({"a": util.keys(1, 1)}, training=True)["a"])
+    [of_training] = tape.gradient(loss, made.parameters())
+    assert set(of_training.indices.numpy()) == {1}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(made.eval()({"a": util.keys(1, 2)})["a"])
+    with pytest.raises(ValueError, match="no lookup with training=True"):
+        made.apply_gradients(tape.gradient(loss, made.parameters()))
+    made.train()
     frozen = util.collection(
         [util.config("a")], {"a": util.options(training=False)}, optimizer=ADAM
     )

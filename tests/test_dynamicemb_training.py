@@ -140,3 +140,19 @@ def test_every_storage_and_type_of_values_trains_as_dram_does(tmp_path):
         states = np.asarray(other.rows)[:, other.rows.shape[1] // 3 :]
         rounded = tf.cast(tf.cast(states, tf.bfloat16), tf.float32)
         assert np.any(states != rounded)  # states are float32
+
+
+@pytest.mark.parametrize("pooling", [de.PoolingType.SUM, de.PoolingType.MEAN], ids=str)
+def test_the_gradient_of_a_bag_is_clipped_before_weights_and_mean(pooling):
+    bag = de.EmbeddingBagConfig("t", 2, 100, ["t"], pooling=pooling)
+    fused = {"learning_rate": 1.0, "gradient_clipping": True, "max_gradient": 0.5}
+    made = de.EmbeddingBagCollection([bag], is_weighted=True)
+    made.create({"t": util.options()}, fused)
+    ids, weights = tf.constant([[1, 2]], tf.int64), tf.constant([[4.0, 8.0]])
+    before = util.variable(made, "t").peek([1, 2])
+    with tf.GradientTape() as tape:
+        loss = 9 * tf.reduce_sum(made({"t": ids}, {"t": weights}, training=True)["t"])
+    made.apply_gradients(tape.gradient(loss, made.parameters()))
+    count = 2 if pooling is de.PoolingType.MEAN else 1
+    step = [[0.5 * weight / count] * 2 for weight in (4.0, 8.0)]
+    np.testing.assert_allclose(before - util.variable(made, "t").peek([1, 2]), step, 1e-6)

@@ -170,7 +170,7 @@ class Collection(tf.Module):
             )
         if all(gradient is None for gradient in gradients):
             raise ValueError(
-                f"{self._where}: gradients: expected one that is not None: the loss depends on no lookup in training"
+                f"{self._where}: gradients: expected one that is not None: the loss depends on no lookup with training=True"
             )
         its = {id(variable): gradient for variable, gradient in zip(parameters, gradients)}
         self._update(
@@ -283,8 +283,10 @@ class Collection(tf.Module):
         """(the shape of results without embedding_dim, whether they are ragged) for ids of a shape."""
         return shape, is_ragged
 
-    def _clipped(self, values):
-        """`values`, whose gradients are clipped element by element where fused_params say so."""
+    def _with_gradients(self, values, training):
+        """`values` with the gradients that tables take: in evaluation none; otherwise clipped where fused_params say so."""
+        if not training:
+            return [tf.stop_gradient(value) for value in values]
         if not self.fused_params["gradient_clipping"]:
             return values
         limit = self.fused_params["max_gradient"]

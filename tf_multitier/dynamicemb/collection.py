@@ -53,7 +53,7 @@ class EmbeddingCollection(Collection):
 
         Args:
           features: {feature: ids}, or a KeyedJaggedTensor. Ids are integers of index_type: ragged, sparse [batch, any], or dense.
-          training: False: an absent key reads as eval_initializer_args say. None: see train and eval.
+          training: False: an absent key reads as eval_initializer_args say, and there is no gradient. None: see train and eval.
 
         Returns:
           {feature: rows}: of dense ids ids.shape + [embedding_dim], of others a RaggedTensor with a row for each id; in the type of
@@ -92,7 +92,7 @@ class EmbeddingCollection(Collection):
             output_dtype=self.fused_params["output_dtype"].dtype,
         )
         found = {}
-        for table, flat, rows in zip(tables, keys, self._clipped(values)):
+        for table, flat, rows in zip(tables, keys, self._with_gradients(values, training)):
             sizes = [tf.size(its) for its in flat]
             parts = [rows] if len(flat) == 1 else tf.split(rows, sizes, num=len(flat))
             for where, part in zip(asked[table.config.name], parts):
@@ -150,7 +150,7 @@ class EmbeddingBagCollection(Collection):
           features: {feature: ids}, or a KeyedJaggedTensor. Ids are integers of index_type: ragged or sparse [batch, any], or dense
             [batch, any] or [batch].
           weights: {feature: floats in the form of its ids}, with is_weighted. Those of a KeyedJaggedTensor are in it.
-          training: False: an absent key reads as eval_initializer_args say. None: see train and eval.
+          training: False: an absent key reads as eval_initializer_args say, and there is no gradient. None: see train and eval.
 
         Returns:
           {feature: [batch, embedding_dim]} in the type of output_dtype; zeros for an empty bag. A feature that is not given is not in it.
@@ -198,7 +198,7 @@ class EmbeddingBagCollection(Collection):
             output_dtype=self.fused_params["output_dtype"].dtype,
         )
         found = {}
-        for table, rows, batches in zip(tables, self._clipped(values), counts):
+        for table, rows, batches in zip(tables, self._with_gradients(values, training), counts):
             parts = [rows] if len(batches) == 1 else tf.split(rows, batches, num=len(batches))
             found.update(zip(asked[table.config.name], parts))
         return found

@@ -7,7 +7,8 @@
     EXACT_ADAGRAD            sum += g * g; w -= learning_rate * g / (sqrt(sum) + eps)
     EXACT_ROWWISE_ADAGRAD    sum += mean(g * g); w -= learning_rate * g / (sqrt(sum) + eps)
 
-g is the sum of a key's gradients in a step. t counts steps, from 1. States are float32, whatever the type of the values.
+g is the sum of a key's gradients in a step. max_gradient clips what this sum is computed from: the gradient of each result of a lookup,
+a row or a bag; of a bag before weights and mean. t counts steps, from 1. States are float32, whatever the type of the values.
 """
 
 from __future__ import annotations
