@@ -40,6 +40,7 @@ SYSTEM = [
     "test_kept_variable_faults.py",
     "test_killed_tables.py",
     "test_killed_transfers.py",
+    "test_launch.py",
     "test_linked_save_faults.py",
     "test_linked_saves.py",
     "test_one_embedding_programs.py",

@@ -10,7 +10,8 @@ not set.
   TF_ENABLE_ONEDNN_OPTS  likewise; the tools do no arithmetic in TensorFlow
 
 The last two are not set for tf_multitier.deeprec: the script is the user's program, and prints what it would print without us. But its
-command line is checked here, so that `--help` and errors come without messages of TensorFlow.
+command line is checked here, so that `--help` and errors come without messages of TensorFlow. tf_multitier.launch, which needs no
+TensorFlow, runs here as a whole.
 """
 
 import importlib.util
@@ -18,6 +19,7 @@ import os
 import sys
 
 from tf_multitier import _deeprec_command
+from tf_multitier import launch
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TOOLS = (
@@ -43,6 +45,8 @@ _module = module_run(sys.orig_argv)
 if _module in _TOOLS:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+if _module == "tf_multitier.launch":
+    sys.exit(launch.main(sys.argv[1:]))
 if _module == "tf_multitier.deeprec":
     _deeprec_command.parse(sys.argv[1:])
     if LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
