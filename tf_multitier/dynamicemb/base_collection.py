@@ -16,6 +16,7 @@ from tf_multitier.dynamicemb import optimizers
 from tf_multitier.dynamicemb import scores
 from tf_multitier.dynamicemb.configs import EmbeddingBagConfig
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
+from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
 from tf_multitier.dynamicemb.static_tables import StaticTables
 from tf_multitier.dynamicemb.tables import Table
@@ -155,10 +156,12 @@ class Collection(tf.Module):
 
         Raises:
           RuntimeError: all tables have training=False.
+          TypeError: no list.
           ValueError: another number of gradients, or all are None.
           tf.errors.InvalidArgumentError, when run: safe_check_mode ERROR, and keys got no row; or a table with CUSTOMIZED has no score.
         """
-        parameters, gradients = self.parameters(), list(gradients)
+        parameters = self.parameters()
+        gradients = listed(f"{self._where}: gradients", gradients)
         if not parameters:
             raise RuntimeError(
                 f"{self._where}: apply_gradients: expected tables with training=True, found {list(self.tables_by_name)} with "

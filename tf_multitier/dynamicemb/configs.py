@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import re
 import typing
+
+import tensorflow as tf
 
 from tf_multitier.dynamicemb.enums import CommType
 from tf_multitier.dynamicemb.enums import DataType
@@ -15,6 +18,19 @@ from tf_multitier.option_values import integer
 
 # What TensorFlow allows as the name of a scope, and file systems as part of a file's name.
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")
+
+
+def listed(where: str, values: typing.Any, kind: typing.Any = object) -> list:
+    """The values of a list or another iterable, all of a class. TypeError: they are not."""
+    is_many = isinstance(values, collections.abc.Iterable)
+    if not is_many or isinstance(values, (str, bytes)) or tf.is_tensor(values):
+        found = None
+    else:
+        found = list(values)
+    if found is None or not all(isinstance(each, kind) for each in found):
+        of = "" if kind is object else " of strings" if kind is str else f" of {kind.__name__}"
+        raise TypeError(f"{where}: expected a list{of}, found {values!r}")
+    return found
 
 
 class Fields:
@@ -87,10 +103,7 @@ class EmbeddingConfig(Fields):
         for name in ("embedding_dim", "num_embeddings"):
             values[name] = integer(f"table '{self.name}': {name}", values[name], 1)
         where = f"table '{self.name}': feature_names"
-        found = self.feature_names
-        if isinstance(found, str) or not all(isinstance(each, str) for each in found):
-            raise TypeError(f"{where}: expected a list of strings, found {found!r}")
-        values["feature_names"] = list(found)
+        found = values["feature_names"] = listed(where, self.feature_names, str)
         if not found or len(set(found)) != len(found):
             raise ValueError(f"{where}: expected one or more different names, found {found!r}")
         member(f"table '{self.name}': data_type", self.data_type, DataType)

@@ -62,7 +62,7 @@ def DynamicEmbDump(
         ("allow_overwrite", allow_overwrite),
     ):
         boolean(f"{what}: {name}", value)
-    path = os.fspath(path)
+    path = files.folder(what, path)
     dumped = tables.tables_of(model, table_names, what)
     files.check_target(path, allow_overwrite)
     with working_folder(path) as made:

@@ -187,6 +187,14 @@ def manifest_of(path: str) -> dict | None:
     return files
 
 
+def folder(where: str, path: typing.Any) -> str:
+    """A path as a str. TypeError: it is none."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"{where}: path: expected a folder's path, found {path!r}") from None
+
+
 def check_target(path: str, allow_overwrite: bool) -> None:
     """Checks the folder of a new dump.
 

@@ -135,6 +135,10 @@ def tables_of(model: typing.Any, table_names: typing.Any, what: str) -> list[Mod
     if table_names is None:
         return list(found.values())
     chosen = dict.fromkeys(_pairs(table_names, what))
+    if not chosen:
+        raise ValueError(
+            f"{what}: table_names: expected one table or more, found {table_names!r}: None stands for all"
+        )
     for path, name in chosen:
         if (path, name) not in found:
             names = ", ".join(f"'{name}' of '{path}'" for path, name in found)

@@ -84,8 +84,10 @@ def _thresholds(model, given, what):
     found = dump_tables.tables_of(model, None, what)
     where = f"{what}: score_threshold"
     if not isinstance(given, collections.abc.Mapping):
-        threshold = integer(where, given, _LEAST, _MOST)
-        return [(table, threshold) for table in found]
+        return [
+            (table, _checked(f"{where}: table '{table.name}' of '{table.path}'", given, table))
+            for table in found
+        ]
     by_path: dict = {}
     for table in found:
         by_path.setdefault(table.path, {})[table.name] = table
@@ -106,9 +108,15 @@ def _thresholds(model, given, what):
                 raise ValueError(
                     f"{where}['{path}']: expected one of {list(by_path[path])}, found {name!r}{hint}"
                 )
-            threshold = integer(f"{where}['{path}']['{name}']", threshold, _LEAST, _MOST)
-            chosen.append((by_path[path][name], threshold))
+            table = by_path[path][name]
+            chosen.append((table, _checked(f"{where}['{path}']['{name}']", threshold, table)))
     return chosen
+
+
+def _checked(where, threshold, table):
+    """An integer, which of a frequency is at least 0."""
+    is_count = table.table.strategy.threshold_by == "frequency"
+    return integer(where, threshold, 0 if is_count else _LEAST, _MOST)
 
 
 def _read(table, threshold, optim):

@@ -5,6 +5,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier.dynamicemb.configs import listed
+
 
 class KeyedJaggedTensor(tf.experimental.ExtensionType):
     """Several jagged features of one batch.
@@ -40,9 +42,7 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
         offsets: typing.Any = None,
         weights: typing.Any = None,
     ) -> None:
-        if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-            raise TypeError(f"KeyedJaggedTensor: keys: expected a list of strings, found {keys!r}")
-        self.names = tuple(keys)
+        self.names = tuple(listed("KeyedJaggedTensor: keys", keys, str))
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"KeyedJaggedTensor: keys: expected each once, found {keys!r}")
         if (lengths is None) == (offsets is None):
@@ -53,10 +53,11 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
         values = _vector("values", values)
         if offsets is not None:
             offsets = _integers("offsets", offsets)
+            if offsets.shape.num_elements() == 0:
+                raise ValueError("KeyedJaggedTensor: offsets: expected 0 as the first, found none")
             lengths = offsets[1:] - offsets[:-1]
-            checks = [
-                _check_equal(offsets[:1], np.zeros(1, np.int64), "the first of offsets to be 0")
-            ]
+            first = tf.concat([offsets[:1], [-1]], 0)[0]  # without offsets -1
+            checks = [_check_equal(first, np.int64(0), "the first of offsets to be 0")]
         else:
             lengths, checks = _integers("lengths", lengths), []
         if not values.dtype.is_integer:
@@ -86,7 +87,12 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
             )
         )
         if weights is not None:
-            weights = tf.cast(_vector("weights", weights), tf.float32)
+            weights = _vector("weights", weights)
+            if not (weights.dtype.is_floating or weights.dtype.is_integer):
+                raise TypeError(
+                    f"KeyedJaggedTensor: weights: expected numbers, found {weights.dtype.name}"
+                )
+            weights = tf.cast(weights, tf.float32)
             if not weights.shape.is_compatible_with(values.shape):
                 raise ValueError(
                     f"KeyedJaggedTensor: weights: expected {values.shape[0]}, one for each value, found {weights.shape[0]}"
@@ -144,12 +150,24 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
 
 
 def _vector(what, value):
-    if isinstance(value, (list, tuple)) and not any(map(tf.is_tensor, value)):
-        value = np.asarray(value) if value else np.zeros([0], np.int64)
-    value = tf.convert_to_tensor(value)
+    where = f"KeyedJaggedTensor: {what}"
+    try:
+        if isinstance(value, (list, tuple)) and not any(map(tf.is_tensor, value)):
+            value = np.asarray(value, _type_of_list(value))
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{where}: expected numbers [n], found {value!r}: {error}") from None
     if not value.shape.is_compatible_with([None]):
-        raise ValueError(f"KeyedJaggedTensor: {what}: expected shape [n], found {value.shape}")
+        raise ValueError(f"{where}: expected shape [n], found {value.shape}")
     return value
+
+
+def _type_of_list(values):
+    """int64 of a list of integers that it has, else uint64; None for others. NumPy makes integers of both types floats."""
+    kinds = (int, np.integer)
+    if not all(isinstance(value, kinds) and not isinstance(value, bool) for value in values):
+        return None
+    return np.uint64 if any(value >= 2**63 for value in values) else np.int64
 
 
 def _integers(what, value):

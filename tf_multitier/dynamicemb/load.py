@@ -64,7 +64,7 @@ def DynamicEmbLoad(
         )
     for name, value in (("optim", optim), ("counter", counter)):
         boolean(f"{what}: {name}", value)
-    path = os.fspath(path)
+    path = files.folder(what, path)
     loaded = tables.tables_of(model, table_names, what)
     manifest = files.manifest_of(path) or {}
     loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]

@@ -7,6 +7,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier.dynamicemb import planner
+from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingCollectionSharder
 from tf_multitier.dynamicemb.planner import ShardingPlan
 from tf_multitier.dynamicemb.walk import find_collections
@@ -101,9 +102,11 @@ class DistributedModelParallel(tf.Module):
 
         Raises:
           RuntimeError: all tables have training=False.
+          TypeError: no list.
           ValueError: another number of gradients, or all are None.
         """
-        gradients, parameters = list(gradients), self.parameters()
+        gradients = listed(f"{type(self).__name__}: gradients", gradients)
+        parameters = self.parameters()
         if len(gradients) != len(parameters):
             raise ValueError(
                 f"{type(self).__name__}: gradients: expected {len(parameters)}, one for each of parameters(), found {len(gradients)}"

@@ -17,6 +17,7 @@ from tf_multitier.dynamicemb import sizes
 from tf_multitier.dynamicemb.collection import EmbeddingBagCollection
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.configs import Fields
+from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.enums import ShardingType
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
@@ -50,9 +51,7 @@ class DynamicEmbParameterConstraints(Fields):
     def __post_init__(self):
         where = self._where("sharding_types")
         known = [kind.value for kind in ShardingType]
-        if isinstance(self.sharding_types, str):
-            raise TypeError(f"{where}: expected a list or None, found {self.sharding_types!r}")
-        for kind in self.sharding_types or ():
+        for kind in () if self.sharding_types is None else listed(where, self.sharding_types, str):
             if kind not in known:
                 raise ValueError(f"{where}: expected {', '.join(known)}; found {kind!r}")
         boolean(self._where("use_dynamicemb"), self.use_dynamicemb)
@@ -242,7 +241,8 @@ class DynamicEmbeddingShardingPlanner:
             performance_model=performance_model,
             stats=stats,
         )
-        self._constraints = {} if constraints is None else dict(constraints)
+        instance(f"{where}: constraints", {} if constraints is None else constraints, dict)
+        self._constraints = dict(constraints or {})
         for name, value in self._constraints.items():
             if not isinstance(value, DynamicEmbParameterConstraints):
                 raise TypeError(
@@ -293,12 +293,7 @@ class DynamicEmbeddingShardingPlanner:
 
 
 def _by_name(where, configs):
-    if isinstance(configs, EmbeddingConfig) or not all(
-        isinstance(each, EmbeddingConfig) for each in configs
-    ):
-        raise TypeError(
-            f"{where}: eb_configs: expected a list of EmbeddingConfig, found {configs!r}"
-        )
+    configs = listed(f"{where}: eb_configs", configs, EmbeddingConfig)
     found = {config.name: config for config in configs}
     if len(found) != len(configs) or not found:
         names = [config.name for config in configs]

@@ -175,6 +175,10 @@ def _by_table(model, score):
             raise ValueError(
                 f"set_score: expected one of the collections {list(tables)}, found {path!r}{did_you_mean(path, tables)}"
             )
+        if not isinstance(its, collections.abc.Mapping):
+            raise TypeError(
+                f"set_score: '{path}': expected a dict from tables to scores, found {its!r}"
+            )
         for name, value in its.items():
             if name not in tables[path]:
                 raise ValueError(

@@ -9,9 +9,11 @@ from tf_multitier.dynamicemb import initializers
 from tf_multitier.dynamicemb import options as table_options
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
+from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.enums import EmbOptimType
 from tf_multitier.dynamicemb.enums import member
 from tf_multitier.option_values import integer
+from tf_multitier.option_values import real
 
 import tensorflow as tf
 
@@ -24,7 +26,7 @@ _DEFAULT_BYTES = 1 << 30
 def align_to_table_size(n: int, alignment: int = table_options.BUCKET_ALIGNMENT) -> int:
     """`n` rounded up to a multiple of `alignment`; `alignment` if n < 1."""
     integer("alignment", alignment, 1)
-    return -(-max(int(n), 1) // alignment) * alignment
+    return -(-max(int(real("n", n)), 1) // alignment) * alignment
 
 
 def get_sharded_table_capacity(
@@ -38,11 +40,19 @@ def get_sharded_table_capacity(
     Raises:
       TypeError, ValueError: world_size < 1, or a bad bucket_capacity.
     """
+    _check_config(embedding_config)
     rows = -(-embedding_config.num_embeddings // integer("world_size", world_size, 1))
     bucket_capacity = table_options.checked_bucket("bucket_capacity", bucket_capacity)
     if bucket_capacity == table_options.MAX_BUCKET_CAPACITY:
         return align_to_table_size(rows)
     return max(1 << (rows - 1).bit_length(), bucket_capacity)
+
+
+def _check_config(embedding_config):
+    if not isinstance(embedding_config, EmbeddingConfig):
+        raise TypeError(
+            f"embedding_config: expected an EmbeddingConfig, found {embedding_config!r}"
+        )
 
 
 def row_bytes(dim: int, dtype: tf.DType, optimizer_type: EmbOptimType | None) -> int:
@@ -75,6 +85,7 @@ def get_table_value_bytes(
       TypeError, ValueError: a bad value.
     """
     member("optimizer_type", optimizer_type, EmbOptimType)
+    integer("world_size", world_size, 1)
     rows = world_size * get_sharded_table_capacity(embedding_config, world_size, bucket_capacity)
     dtype = embedding_config.data_type.dtype
     return rows * row_bytes(embedding_config.embedding_dim, dtype, optimizer_type)
@@ -86,7 +97,7 @@ def completed(
     """A copy of a table's options in which what follows from its config is filled in.
 
     Raises:
-      ValueError: `dim` is not that of the config; or caching without bytes for the first tier.
+      ValueError: `dim` is not that of the config; caching without bytes for the first tier; or fewer rows than tiers.
     """
     where = f"table '{config.name}'"
     if options.dim not in (None, config.embedding_dim):
@@ -102,9 +113,16 @@ def completed(
     rows = options.max_capacity or get_sharded_table_capacity(
         config, world_size, options.bucket_capacity
     )
+    kind = options.storage_type
+    if options.external_storage:
+        kind = table_options.EXTERNAL_TYPES[kind]
+    tiers = len(kind.split("_"))
+    if rows < tiers and options.score_strategy is not DynamicEmbScoreStrategy.NO_EVICTION:
+        raise ValueError(
+            f"{where}: max_capacity: expected at least {tiers}, a row for each tier of {kind}, found {rows}"
+        )
     bucket = min(options.bucket_capacity, align_to_table_size(rows))
     first = options.init_capacity
-    kind = options.storage_type
     return dataclasses.replace(
         options,
         embedding_dtype=options.embedding_dtype or config.data_type.dtype,
@@ -115,7 +133,7 @@ def completed(
         init_capacity=None if first is None else min(align_to_table_size(first, bucket), rows),
         index_type=options.index_type or tf.int64,
         initializer_args=initializers.completed(options.initializer_args, config.num_embeddings),
-        storage_type=table_options.EXTERNAL_TYPES[kind] if options.external_storage else kind,
+        storage_type=kind,
     )
 
 
