@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/ops/group_shapes.h"
 #include "cc/ops/shape_functions.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -15,50 +16,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// A list attr that has an entry for each of `n`.
-template <typename T>
-absl::Status ListOf(InferenceContext* c, const char* attr, size_t n, std::vector<T>* list) {
-  TF_RETURN_IF_ERROR(c->GetAttr(attr, list));
-  if (list->size() == n) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(attr, ": expected ", n, " entries, one for each member, found ", list->size()));
-}
-
 absl::Status Count(InferenceContext* c, const char* attr, int* n) { return c->GetAttr(attr, n); }
-
-absl::Status ExpectTotal(const char* what, int expected, int found) {
-  if (expected == found) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the members have ", expected, " ", what, ", found ", found));
-}
-
-// The attr `joins`: the number of consecutive members that share each of `tensors`. Empty: one member for each tensor.
-absl::Status Joins(InferenceContext* c, int tensors, size_t members, std::vector<int>* joins) {
-  TF_RETURN_IF_ERROR(c->GetAttr("joins", joins));
-  if (joins->empty()) joins->assign(members, 1);
-  int64_t total = 0;
-  for (const int joined : *joins) {
-    if (joined < 1) return absl::InvalidArgumentError(absl::StrCat("joins: expected numbers of at least 1, found ", joined));
-    total += joined;
-  }
-  if (static_cast<int>(joins->size()) == tensors && total == static_cast<int64_t>(members)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("joins: expected ", members, " members in ", tensors, " tensors, found ", total, " in ", joins->size()));
-}
-
-// Merges the shape of a member's values into `joined`, the shape of an output that members share (unknown rank before the
-// first). elements: the number of columns of the output
-absl::Status Join(InferenceContext* c, const std::string& member, const std::string& form, ShapeHandle values, int elements,
-                  ShapeHandle* joined) {
-  if (form == "sequence" || form == "ragged_sequence") {
-    return absl::InvalidArgumentError(
-        absl::StrCat(member, ": expected pooled or dense values where members are joined, found a ", form));
-  }
-  if (c->RankKnown(*joined)) TF_RETURN_IF_ERROR(c->ReplaceDim(*joined, -1, c->MakeDim(elements), joined));
-  if (!c->RankKnown(values)) return absl::OkStatus();
-  ShapeHandle wide;
-  TF_RETURN_IF_ERROR(c->ReplaceDim(values, -1, c->MakeDim(elements), &wide));
-  return c->Merge(*joined, wide, joined);
-}
 
 absl::Status GroupLookupShape(InferenceContext* c) {
   int num_values, num_handles, num_matrices, num_indices, num_shapes, num_weights;
@@ -85,62 +43,24 @@ absl::Status GroupLookupShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ListOf(c, "weighted", n, &weighted));
   TF_RETURN_IF_ERROR(ListOf(c, "max_norms", n, &max_norms));
   const int keys = num_handles + num_matrices;
-  int handles = 0, matrices = 0, indices = 0, shapes = 0, weights = 0;
+  int handles = 0, matrices = 0, weights = 0;
   for (size_t i = 0; i < n; ++i) {
     if (units[i] < 1 || dims[i] < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(names[i], ": expected units and dim of at least 1, found ", units[i], " and ", dims[i]));
     }
     (sources[i] == "tensor" ? matrices : handles) += units[i];
-    indices += forms[i] != "dense";
-    shapes += forms[i] == "sparse" || forms[i] == "sequence";
     weights += weighted[i];
   }
   TF_RETURN_IF_ERROR(ExpectTotal("handles", handles, num_handles));
   TF_RETURN_IF_ERROR(ExpectTotal("matrices", matrices, num_matrices));
-  TF_RETURN_IF_ERROR(ExpectTotal("indices", indices, num_indices));
-  TF_RETURN_IF_ERROR(ExpectTotal("shapes", shapes, num_shapes));
+  TF_RETURN_IF_ERROR(CheckEntries(forms, num_indices, num_shapes));
   TF_RETURN_IF_ERROR(ExpectTotal("weights", weights, num_weights));
   TF_RETURN_IF_ERROR(ExpectTotal("keys", num_members, c->num_inputs() - keys - num_indices - num_shapes - num_weights));
   ShapeHandle unused;
   for (int i = 0; i < num_handles; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   for (int i = 0; i < num_matrices; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles + i), 2, &unused));
-  int at_indices = keys + num_members, at_shape = at_indices + num_indices;
-  int value = 0, joined = 0, elements = 0;  // of the output that the member goes to
-  ShapeHandle side_by_side = c->UnknownShape();
-  for (int i = 0; i < num_members; ++i) {
-    const std::string& form = forms[static_cast<size_t>(i)];
-    const DimensionHandle dim = c->MakeDim(dims[static_cast<size_t>(i)]);
-    ShapeHandle member_keys = c->input(keys + i), out;
-    if (form == "dense") {
-      TF_RETURN_IF_ERROR(c->Concatenate(member_keys, c->Vector(dim), &out));
-    } else {
-      TF_RETURN_IF_ERROR(c->WithRank(member_keys, 1, &unused));
-      DimensionHandle batch = c->UnknownDim(), steps = c->UnknownDim();
-      const bool ragged = form == "ragged" || form == "ragged_sequence";
-      ShapeHandle rows;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(at_indices++), ragged ? 1 : 2, &rows));
-      if (ragged) {
-        if (c->ValueKnown(c->Dim(rows, 0))) TF_RETURN_IF_ERROR(c->Subtract(c->Dim(rows, 0), 1, &batch));
-      } else {
-        ShapeHandle dense;
-        TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(at_shape++, &dense));
-        TF_RETURN_IF_ERROR(c->WithRank(dense, 2, &dense));
-        batch = c->Dim(dense, 0);
-        steps = c->Dim(dense, 1);
-      }
-      out = form == "sparse" || form == "ragged" ? c->Matrix(batch, dim) : c->MakeShape({batch, steps, dim});
-    }
-    elements += dims[static_cast<size_t>(i)];
-    if (joins[static_cast<size_t>(value)] > 1) {
-      TF_RETURN_IF_ERROR(Join(c, names[static_cast<size_t>(i)], form, out, elements, &side_by_side));
-      out = side_by_side;
-    }
-    if (++joined < joins[static_cast<size_t>(value)]) continue;
-    c->set_output(value++, out);
-    joined = elements = 0;
-    side_by_side = c->UnknownShape();
-  }
+  TF_RETURN_IF_ERROR(ValuesOfMembers(c, keys, num_indices, names, forms, dims, joins));
   c->set_output(num_values, c->Scalar());
   return absl::OkStatus();
 }
