@@ -82,6 +82,7 @@ struct GroupMember {
   Span<const int64_t> keys;     // [entries]
   Span<const int64_t> indices;  // sparse: [entries, 2], row-major order; ragged: splits [batch + 1]; dense: none
   Span<const float> weights;    // [entries], or empty: all weights are 1
+  Span<const int32_t> counts;   // [entries] how often each occurs, or empty: once. For the plan
   int64_t batch = 0;            // dense: the number of keys
   int64_t steps = 1;            // sequences: number of steps
   float* out = nullptr;         // [batch, steps, dim]
@@ -115,7 +116,9 @@ class GroupPlan {
 
  private:
   friend class GroupLookup;
+  friend class GroupPlanner;
   friend class GroupGradient;
+  friend class Exchange;
 
   struct Unit {
     int dim = 0;

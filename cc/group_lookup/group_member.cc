@@ -133,7 +133,7 @@ Status Route(const GroupMember& m, size_t begin, size_t end, size_t pieces, Part
   const int64_t* keys = m.keys.data() + begin;
   if (m.units.size() == 1) {
     for (size_t i = 0; i < n; ++i) piece[i] = static_cast<uint16_t>((HashKey(keys[i]) >> 40 & 0xffff) * pieces >> 16);
-  } else if (m.units[0].table != nullptr) {
+  } else if (m.routing == Routing::kHash) {
     for (size_t i = 0; i < n; ++i) piece[i] = static_cast<uint16_t>(PartitionOf(keys[i], static_cast<int>(pieces)));
   } else {
     const MatrixRouting matrices(m);
