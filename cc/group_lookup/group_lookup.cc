@@ -74,27 +74,15 @@ class GroupLookup {
     }
     MT_RETURN_IF_ERROR(planner_.Begin(i));
     if (planner_.cut(i) == 0) return ReadWhole(i);
-    GroupPlan::Member* const to = &plan_->members_[i];
-    const size_t elements = m.keys.size() * static_cast<size_t>(m.dim);
-    MT_RETURN_IF_ERROR(Allocate(m.name, elements, &to->values));
-    return m.max_norm >= 0.0f ? Allocate(m.name, elements, &to->unclipped) : OkStatus();
+    return GroupPlanner::MakeRoom(m.name, m.keys.size(), &plan_->members_[i], &plan_->members_[i].values);
   }
 
-  // Does all the work of a member that is not cut. Its values are in scratch memory of the thread, unless the gradient needs
-  // them.
+  // Does all the work of a member that is not cut.
   Status ReadWhole(size_t i) {
     const GroupMember& m = members_[i];
     GroupPlan::Member& to = plan_->members_[i];
     MT_RETURN_IF_ERROR(planner_.Dedup(i, 0));
-    const size_t elements = to.pieces[0].distinct * static_cast<size_t>(m.dim);
-    if (m.max_norm >= 0.0f) MT_RETURN_IF_ERROR(Allocate(m.name, elements, &to.unclipped));
-    static thread_local ReusedArray<float> scratch;
-    ReusedArray<float>* const values = m.weights.empty() ? &scratch : &to.values;
-    MT_RETURN_IF_ERROR(Allocate(m.name, elements, values));
-    MT_RETURN_IF_ERROR(ReadPiece(i, 0, values->get()));
-    GroupPlanner::Pool(to, values->get(), m.out, m.row_stride(), 0, to.batch);
-    if (scratch.capacity() > kScratchElements) scratch.Free();
-    return OkStatus();
+    return GroupPlanner::PoolWhole(m.name, &to, m.out, m.row_stride(), [&](float* values) { return ReadPiece(i, 0, values); });
   }
 
   // Reads and clips the values of a piece's keys. values: the member's
@@ -103,14 +91,11 @@ class GroupLookup {
     GroupPlan::Member& to = plan_->members_[i];
     GroupPlan::Piece& piece = to.pieces[p];
     GroupPlan::Unit* const unique = planner_.UniqueOf(i, &piece);
-    const size_t at = piece.first * static_cast<size_t>(m.dim);
-    values += at;
+    values += piece.first * static_cast<size_t>(m.dim);
     const GroupUnit& unit = m.units[static_cast<size_t>(piece.unit - to.first_unit)];
     const Span<const int64_t> keys(unique->keys.get(), unique->size);
     MT_RETURN_IF_ERROR(ReadUnit(m, unit, keys, values, unique->places.get(), m.dim));
-    if (m.max_norm < 0.0f) return OkStatus();
-    std::memcpy(to.unclipped.get() + at, values, unique->size * static_cast<size_t>(m.dim) * sizeof(float));
-    ClipByNorm(values, static_cast<int64_t>(unique->size), m.dim, m.max_norm);
+    GroupPlanner::Clip(&to, piece, values);
     return OkStatus();
   }
 

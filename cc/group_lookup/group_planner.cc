@@ -199,6 +199,30 @@ Status GroupPlanner::Join(size_t i) {
   return OkStatus();
 }
 
+Status GroupPlanner::MakeRoom(const std::string& name, size_t keys, GroupPlan::Member* m, ReusedArray<float>* values) {
+  const size_t elements = keys * static_cast<size_t>(m->dim);
+  MT_RETURN_IF_ERROR(Allocate(name, elements, values));
+  return m->max_norm >= 0.0f ? Allocate(name, elements, &m->unclipped) : OkStatus();
+}
+
+void GroupPlanner::Clip(GroupPlan::Member* m, const GroupPlan::Piece& piece, float* values) {
+  if (m->max_norm < 0.0f) return;
+  const size_t dim = static_cast<size_t>(m->dim);
+  std::memcpy(m->unclipped.get() + piece.first * dim, values, piece.distinct * dim * sizeof(float));
+  ClipByNorm(values, static_cast<int64_t>(piece.distinct), m->dim, m->max_norm);
+}
+
+Status GroupPlanner::PoolWhole(const std::string& name, GroupPlan::Member* m, float* out, int64_t stride,
+                               const std::function<Status(float* values)>& read) {
+  static thread_local ReusedArray<float> scratch;
+  ReusedArray<float>* const values = m->weights.empty() ? &scratch : &m->values;
+  MT_RETURN_IF_ERROR(MakeRoom(name, m->pieces[0].distinct, m, values));
+  MT_RETURN_IF_ERROR(read(values->get()));
+  Pool(*m, values->get(), out, stride, 0, m->batch);
+  if (scratch.capacity() > kScratchElements) scratch.Free();
+  return OkStatus();
+}
+
 void GroupPlanner::Pool(const GroupPlan::Member& from, const float* values, float* out, int64_t stride, int64_t row_begin,
                         int64_t row_end) {
   if (from.rows.empty()) {

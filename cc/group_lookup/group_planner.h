@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,14 @@ class GroupPlanner {
   GroupPlan::Unit* UniqueOf(size_t member, GroupPlan::Piece* piece) const;
   Status Join(size_t member);
 
+  // Room for the values of `keys` keys, and for those before clipping.
+  static Status MakeRoom(const std::string& name, size_t keys, GroupPlan::Member* member, ReusedArray<float>* values);
+  // Clips the values of a piece's distinct keys, if the member has a max_norm.
+  static void Clip(GroupPlan::Member* member, const GroupPlan::Piece& piece, float* values);
+  // Reads and pools a member that has one piece. Its values are in scratch memory of the thread, unless the gradient needs
+  // them. read: gives the clipped values of the distinct keys
+  static Status PoolWhole(const std::string& name, GroupPlan::Member* member, float* out, int64_t stride,
+                          const std::function<Status(float* values)>& read);
   // values: of the distinct keys of the whole member
   static void Pool(const GroupPlan::Member& member, const float* values, float* out, int64_t stride, int64_t row_begin,
                    int64_t row_end);
