@@ -12,6 +12,7 @@ ON_CPU_ONLY = {
     "MultitierEmbeddingVariableHandle",
     "MultitierGroupApply",
     "MultitierGroupLookup",
+    "MultitierServe",
 }
 
 # The inputs and outputs that are in device memory on a GPU; all others are in host memory.

@@ -142,7 +142,7 @@ TEST(ExchangeRequestTest, DamagedRequestsAreRefusedOrServed) {
           word = static_cast<int64_t>((static_cast<uint64_t>(word) & 0xffffffff00000000u) | (random() & 0xffffffffu));
           break;
         default:
-          word += static_cast<int64_t>(random() % 5) - 2;
+          word = static_cast<int64_t>(static_cast<uint64_t>(word) + random() % 5 - 2);
       }
     }
     const Guarded guarded(words);

@@ -251,7 +251,7 @@ void ExpectSameRows(const Group& group, const Tables& tables) {
         const float* const data = found.data.data() + k * width;
         const auto& row = rows[found.keys[k]];
         ASSERT_EQ(found.frequencies[k], row.first);
-        ASSERT_EQ(std::memcmp(data, row.second.data(), width * sizeof(float)), 0) << "member " << i << " key " << found.keys[k];
+        ASSERT_EQ(std::vector<float>(data, data + width), row.second) << "member " << i << " key " << found.keys[k];
       }
     }
   }
@@ -279,8 +279,7 @@ TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
       }
       asker.Pool(group, DType::kFloat32, executor);
       for (size_t i = 0; i < group.size(); ++i) {
-        const std::vector<float>& expected = group[i]->out;
-        ASSERT_EQ(std::memcmp(asker.values[i].data(), expected.data(), expected.size() * sizeof(float)), 0) << "member " << i;
+        ASSERT_EQ(asker.values[i], group[i]->out) << "member " << i;
       }
       asker.Differentiate(group, DType::kFloat32, executor);
       for (int h = 0; h < num_homes; ++h) homes[h].Train(h, {&asker}, DType::kFloat32, executor);

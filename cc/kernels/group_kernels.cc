@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/group_lookup/group_lookup.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/group_inputs.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/group_specs.h"
 #include "cc/kernels/host_kernel.h"
@@ -30,27 +31,6 @@ std::vector<MemberValues> ValuesOf(const GroupPlan& plan) {
   std::vector<MemberValues> values(static_cast<size_t>(plan.num_members()));
   for (int i = 0; i < plan.num_members(); ++i) values[static_cast<size_t>(i)] = MemberValues{plan.rows(i), plan.dim(i)};
   return values;
-}
-
-std::shared_ptr<KeptPlan> PlanPool::Take() {
-  std::unique_ptr<KeptPlan> plan;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!free_.empty()) {
-      plan = std::move(free_.back());
-      free_.pop_back();
-    }
-  }
-  if (plan == nullptr) plan = std::make_unique<KeptPlan>();
-  return std::shared_ptr<KeptPlan>(
-      plan.release(), [pool = shared_from_this()](KeptPlan* given) { pool->Give(std::unique_ptr<KeptPlan>(given)); });
-}
-
-void PlanPool::Give(std::unique_ptr<KeptPlan> plan) {
-  constexpr size_t kMostKept = 4;
-  plan->weights.clear();
-  absl::MutexLock lock(&mutex_);
-  if (free_.size() < kMostKept) free_.push_back(std::move(plan));
 }
 
 namespace {
@@ -92,8 +72,6 @@ class GroupLookupKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("training", &training_));
     for (const MemberSpec& spec : specs_) {
       (spec.source == MemberSource::kTensor ? num_matrices_ : num_handles_) += spec.units;
-      num_indices_ += spec.form != GroupForm::kDense;
-      num_shapes_ += spec.has_shape();
     }
     OP_REQUIRES_OK(context, GetJoins(context, specs_.size(), context->num_outputs() - 1, &joins_));
   }
@@ -105,10 +83,10 @@ class GroupLookupKernel : public OpKernel {
     std::shared_ptr<KeptPlan> kept;
     if (context->output_required(plan_output)) {
       kept = plans_->Take();
-      kept->weights = std::move(call.weights);
+      kept->weights = std::move(call.inputs.weights);
     }
     IntraOpExecutor executor(context);
-    OP_REQUIRES_OK(context, ToAbsl(LookupGroup(call.members, kept == nullptr ? nullptr : &kept->plan, &executor)));
+    OP_REQUIRES_OK(context, ToAbsl(LookupGroup(call.inputs.members, kept == nullptr ? nullptr : &kept->plan, &executor)));
     if (kept == nullptr) return;
     Tensor plan(tensorflow::DT_VARIANT, TensorShape({}));
     plan.scalar<tensorflow::Variant>()() = GroupPlanVariant(std::move(kept));
@@ -117,17 +95,14 @@ class GroupLookupKernel : public OpKernel {
 
  private:
   struct Call {
-    std::vector<GroupMember> members;
+    GroupInputs inputs;
     std::vector<std::vector<GroupUnit>> units;
-    std::vector<std::unique_ptr<KeyInput>> keys;
-    std::vector<Tensor> weights;
     std::vector<std::shared_ptr<VariableState>> states;
     HeldVariables variables;
   };
 
   absl::Status Parse(OpKernelContext* context, Call* call) const {
     const size_t n = specs_.size();
-    call->members.resize(n);
     call->units.resize(n);
     int handle = 0, matrix = num_handles_;
     std::vector<std::vector<tensorflow::Var*>> variables(n);
@@ -172,63 +147,16 @@ class GroupLookupKernel : public OpKernel {
         call->units[i][u].rows = variable->tensor()->dim_size(0);
       }
     }
-    int keys = num_handles_ + num_matrices_;
-    int indices = keys + static_cast<int>(n), shape = indices + num_indices_, weights = shape + num_shapes_;
-    std::vector<TensorShape> shapes(n);
-    for (size_t i = 0; i < n; ++i) {
-      GroupMember& member = call->members[i];
-      const MemberSpec& spec = specs_[i];
-      member.name = spec.name;
-      member.units = call->units[i];
-      member.routing = spec.routing;
-      member.dim = spec.dim;
-      member.combiner = spec.combiner;
-      member.max_norm = spec.max_norm;
-      member.reason = training_ ? ReadFor::kTraining : ReadFor::kEvaluation;
-      member.form = spec.form;
-      const Tensor& given = context->input(keys++);
-      call->keys.push_back(std::make_unique<KeyInput>(given));
-      member.keys = call->keys.back()->keys();
-      if (spec.weighted) {
-        const Tensor& w = context->input(weights++);
-        TF_RETURN_IF_ERROR(CheckMemberWeights(spec, given, w));
-        member.weights = Elements<float>(w);
-        call->weights.push_back(w);
-      }
-      TF_RETURN_IF_ERROR(Rows(context, spec, given, &indices, &shape, &member, &shapes[i]));
-    }
-    return AllocateValues(context, specs_, joins_, shapes, &call->members);
+    TF_RETURN_IF_ERROR(ParseMembers(context, specs_, num_handles_ + num_matrices_, training_, &call->inputs));
+    for (size_t i = 0; i < n; ++i) call->inputs.members[i].units = call->units[i];
+    return AllocateValues(context, specs_, joins_, call->inputs.shapes, &call->inputs.members);
   }
 
-  // The rows of a member, and the shape of its values.
-  static absl::Status Rows(OpKernelContext* context, const MemberSpec& spec, const Tensor& keys, int* indices, int* shape,
-                           GroupMember* member, TensorShape* out) {
-    if (spec.form == GroupForm::kDense) {
-      member->batch = keys.NumElements();
-      *out = keys.shape();
-      return out->AddDimWithStatus(spec.dim);
-    }
-    const Tensor& rows = context->input((*indices)++);
-    const Tensor* const dense = spec.has_shape() ? &context->input((*shape)++) : nullptr;
-    TF_RETURN_IF_ERROR(CheckRows(spec, keys, rows, dense));
-    member->indices = Elements<int64_t>(rows);
-    if (spec.is_ragged()) {
-      const Result<int64_t> steps = RaggedSteps(spec.name, member->indices, member->keys.size());
-      TF_RETURN_IF_ERROR(ToAbsl(steps.status()));
-      member->batch = rows.NumElements() - 1;
-      if (spec.is_sequence()) member->steps = *steps;
-    } else {
-      member->batch = dense->flat<int64_t>()(0);
-      if (spec.is_sequence()) member->steps = dense->flat<int64_t>()(1);
-    }
-    return ShapeOfRows(spec, member->batch, member->steps, out);
-  }
-
-  const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();
+  const std::shared_ptr<PlanPool<KeptPlan>> plans_ = std::make_shared<PlanPool<KeptPlan>>();
   bool training_ = true;
   std::vector<MemberSpec> specs_;
   std::vector<int> joins_;  // members of each output
-  int num_handles_ = 0, num_matrices_ = 0, num_indices_ = 0, num_shapes_ = 0;
+  int num_handles_ = 0, num_matrices_ = 0;
 };
 
 class GroupLookupGradKernel : public OpKernel {

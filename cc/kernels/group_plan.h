@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,16 +30,34 @@ struct KeptPlan {
 // Plans that nothing refers to any more, with their memory. A step takes the plan that an earlier step returned, and so usually
 // neither allocates memory nor causes page faults. The pool keeps one plan for each step that ran at the same time, at most
 // four. Thread-safe.
-class PlanPool : public std::enable_shared_from_this<PlanPool> {
+template <typename Kept>
+class PlanPool : public std::enable_shared_from_this<PlanPool<Kept>> {
  public:
   // A plan to fill. When its last reference is released, it returns to the pool.
-  std::shared_ptr<KeptPlan> Take();
+  std::shared_ptr<Kept> Take() {
+    std::unique_ptr<Kept> plan;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!free_.empty()) {
+        plan = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (plan == nullptr) plan = std::make_unique<Kept>();
+    return std::shared_ptr<Kept>(plan.release(),
+                                 [pool = this->shared_from_this()](Kept* given) { pool->Give(std::unique_ptr<Kept>(given)); });
+  }
 
  private:
-  void Give(std::unique_ptr<KeptPlan> plan);
+  void Give(std::unique_ptr<Kept> plan) {
+    constexpr size_t kMostKept = 4;
+    plan->weights.clear();
+    absl::MutexLock lock(&mutex_);
+    if (free_.size() < kMostKept) free_.push_back(std::move(plan));
+  }
 
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<KeptPlan>> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Kept>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 class GroupPlanVariant {

@@ -16,8 +16,12 @@ absl::Status ReadMemberSpecs(OpKernelConstruction* context, std::vector<MemberSp
   std::vector<bool> weighted;
   std::vector<float> max_norms;
   TF_RETURN_IF_ERROR(context->GetAttr("members", &names));
-  TF_RETURN_IF_ERROR(context->GetAttr("sources", &sources));
-  TF_RETURN_IF_ERROR(context->GetAttr("strategies", &strategies));
+  if (context->HasAttr("sources")) {
+    TF_RETURN_IF_ERROR(context->GetAttr("sources", &sources));
+    TF_RETURN_IF_ERROR(context->GetAttr("strategies", &strategies));
+  } else {  // of an exchange: embedding variables
+    sources.assign(names.size(), "table");
+  }
   TF_RETURN_IF_ERROR(context->GetAttr("forms", &forms));
   TF_RETURN_IF_ERROR(context->GetAttr("combiners", &combiners));
   TF_RETURN_IF_ERROR(context->GetAttr("units", &units));

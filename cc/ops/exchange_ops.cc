@@ -155,6 +155,7 @@ REGISTER_OP("MultitierRoute")
     .Attr("I: int >= 0")
     .Attr("S: int >= 0")
     .Attr("W: int >= 0")
+    .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Attr("Tkeys: list({int64, int32}) >= 1")
     .Attr("members: list(string)")
     .Attr("units: list(int)")
@@ -173,6 +174,7 @@ requests: [words] of each home: the distinct keys of its parts and how often eac
 plan: input of MultitierPool. A plan is pooled once.
 units: number of parts of each member, an embedding variable. A key goes to its part by hash.
 homes: the home of each part, in the order of members and parts.
+T: the type in which rows cross.
 For the other inputs and attrs see MultitierGroupLookup.
 )doc");
 
