@@ -37,7 +37,7 @@ def _forms(dense):
 
 def test_all_forms_of_input_read_and_train_alike():
     u, v, w = [[1, 2], [3, 1]], [[3, 9], [7, 7]], [[1, 4], [5, 2]]
-    kjt = de.KeyedJaggedTensor(["u", "v", "w"], np.ravel([u, v, w]), [2] * 6)
+    kjt = de.KeyedJaggedTensor(["u", "v", "w"], np.ravel([u, v, w]), lengths=[2] * 6)
     inputs = [{"u": a, "v": b, "w": c} for a, b, c in zip(*[_forms(x).values() for x in (u, v, w)])]
     for make in (
         lambda: util.collection(

@@ -26,7 +26,7 @@ def trained(caching, storage):
     @tf.function(autograph=False)
     def step(values, lengths, labels):
         with tf.GradientTape() as tape:
-            rows = model(de.KeyedJaggedTensor(["user_id"], values, lengths))["user_id"]
+            rows = model(de.KeyedJaggedTensor(["user_id"], values, lengths=lengths))["user_id"]
             logits = tf.reduce_sum(rows, [1, 2])
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_mean(losses)

@@ -349,9 +349,9 @@ def test_a_jagged_tensor_is_the_same_from_lengths_and_offsets_in_eager_and_funct
     [element] = tf.data.Dataset.from_tensors(jagged)
     assert element["b"].to_list() == expected["b"]
     for empty, rows in (([], []), ([0, 0], [[]])):
-        jagged = de.KeyedJaggedTensor(["a", "b"], [], empty)
+        jagged = de.KeyedJaggedTensor(["a", "b"], [], lengths=empty)
         assert jagged["a"].to_list() == rows and jagged.weights_to_dict() is None
-    assert de.KeyedJaggedTensor([], [], []).to_dict() == {}
+    assert de.KeyedJaggedTensor([], [], lengths=[]).to_dict() == {}
 
 
 @pytest.mark.parametrize(

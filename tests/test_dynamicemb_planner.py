@@ -127,6 +127,34 @@ def test_a_table_grows_beyond_what_it_reserved():
     np.testing.assert_allclose(made({"a": keys})["a"], rows - 0.01, rtol=1e-4, atol=1e-6)
 
 
+def test_one_jagged_tensor_is_for_all_collections_each_with_the_optimizer_of_its_sharder():
+    rows, bags = tables("a"), tables("b", kind=de.EmbeddingBagConfig)
+    module = {
+        "rows": de.EmbeddingCollection(rows),
+        "bags": de.EmbeddingBagCollection(bags, is_weighted=True),
+    }
+    sharders = [
+        sharder(),
+        de.DynamicEmbeddingBagCollectionSharder({"optimizer": de.EmbOptimType.SGD}),
+    ]
+    plan = planner_of([*rows, *bags]).collective_plan(module, sharders)
+    made = de.DistributedModelParallel(module, None, sharders, plan)
+    kinds = {name: each.fused_params["optimizer"].name for name, each in module.items()}
+    assert kinds == {"rows": "ADAM", "bags": "SGD"}
+    jagged = de.KeyedJaggedTensor.from_lengths_sync(["a", "b"], [1, 2, 3], [1, 2], [1.0, 2.0, 4.0])
+    with tf.GradientTape() as tape:
+        of_rows, of_bags = (each(jagged) for each in module.values())
+        loss = tf.reduce_sum(of_rows["a"].flat_values) + tf.reduce_sum(of_bags["b"])
+    made.apply_gradients(tape.gradient(loss, made.parameters()))
+    assert list(of_rows) == ["a"] and list(of_bags) == ["b"]
+    assert [int(variable.total_count()) for variable in made.parameters()] == [1, 2]
+    other = de.KeyedJaggedTensor.from_offsets_sync(["a", "x"], [1], [0, 1, 1])
+    with pytest.raises(ValueError, match="features: expected .*'a'.*found 'x'"):
+        module["rows"](other)
+    with pytest.raises(ValueError, match="for table 'a' of an EmbeddingCollection, found none"):
+        planner_of([*rows, *bags]).collective_plan(module, sharders[1:])
+
+
 def test_train_and_eval_are_of_all_collections():
     made = parallel_of(Towers(["a", "b"]), [*tables("a"), *tables("b", kind=de.EmbeddingBagConfig)])
     ids = tf.ragged.constant([[1]], dtype=tf.int64)
@@ -174,6 +202,7 @@ def test_a_table_that_cannot_be_made_leaves_every_collection_without_tables(tmp_
 
 
 CONFIGS = tables("a")
+Constraints = de.DynamicEmbParameterConstraints
 TOPOLOGY = de.Topology(2)
 
 
@@ -201,6 +230,31 @@ TOPOLOGY = de.Topology(2)
             lambda: de.DynamicEmbParameterConstraints(["column_wise"]),
             ValueError,
             "expected row_wise; found 'column_wise'",
+        ),
+        (lambda: Constraints(pooling_factors=3), TypeError, "pooling_factors: expected a list"),
+        (
+            lambda: Constraints(compute_kernels="fused"),
+            TypeError,
+            "compute_kernels: expected a list",
+        ),
+        (lambda: Constraints(min_partition=0), ValueError, "min_partition: expected at least 1"),
+        (lambda: Constraints(device_group="tpu"), ValueError, "device_group: expected 'cpu'"),
+        (
+            lambda: Constraints(cache_params=1),
+            NotImplementedError,
+            "cache_params: expected None, found 1: global_hbm_for_values",
+        ),
+        (
+            lambda: Constraints(bounds_check_mode=de.BoundsCheckMode.IGNORE),
+            NotImplementedError,
+            "bounds_check_mode: expected None, NONE or FATAL",
+        ),
+        (
+            lambda: planner_of(CONFIGS, {"a": Constraints(feature_names=["b"])}).collective_plan(
+                de.EmbeddingCollection(CONFIGS), [sharder()]
+            ),
+            ValueError,
+            r"feature_names: expected \['a'\]",
         ),
         (
             lambda: de.DynamicEmbParameterConstraints(dynamicemb_options={}),
@@ -230,8 +284,8 @@ TOPOLOGY = de.Topology(2)
         ),
         (
             lambda: planner_of(CONFIGS).collective_plan(de.EmbeddingCollection(CONFIGS), []),
-            TypeError,
-            "a list of one DynamicEmbeddingCollectionSharder",
+            ValueError,
+            "expected a DynamicEmbeddingCollectionSharder, ",
         ),
         (
             lambda: parallel_of(
@@ -262,6 +316,23 @@ TOPOLOGY = de.Topology(2)
 def test_a_bad_value_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_constraints_of_torchrec_that_one_process_needs_not_are_taken():
+    taken = Constraints(
+        ["row_wise"],
+        ["fused"],
+        pooling_factors=[10],
+        num_poolings=[1],
+        batch_sizes=[64],
+        enforce_hbm=True,
+        bounds_check_mode=de.BoundsCheckMode.NONE,
+        feature_names=["a"],
+        device_group="cuda",
+        use_dynamicemb=True,
+    )
+    made = parallel_of(de.EmbeddingCollection(CONFIGS), CONFIGS, {"a": taken})
+    assert not made.module.tables_by_name["a"].is_static
 
 
 def test_the_planner_takes_the_topology_of_its_enumerator():

@@ -15,7 +15,9 @@ from tf_multitier.dynamicemb.configs import EmbeddingBagConfig
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.configs import get_qcomm_codecs_registry
 from tf_multitier.dynamicemb.configs import QCommsConfig
+from tf_multitier.dynamicemb.constraints import DynamicEmbParameterConstraints
 from tf_multitier.dynamicemb.dump import DynamicEmbDump
+from tf_multitier.dynamicemb.enums import BoundsCheckMode
 from tf_multitier.dynamicemb.enums import CommType
 from tf_multitier.dynamicemb.enums import DataType
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
@@ -40,10 +42,10 @@ from tf_multitier.dynamicemb.options import MAX_BUCKET_CAPACITY
 from tf_multitier.dynamicemb.parallel import BatchedDynamicEmbeddingTablesV2  # noqa: F401  refused with its reason
 from tf_multitier.dynamicemb.parallel import DistributedModelParallel
 from tf_multitier.dynamicemb.parallel import InferenceEmbeddingTable  # noqa: F401  refused with its reason
+from tf_multitier.dynamicemb.planner import DynamicEmbeddingBagCollectionSharder
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingCollectionSharder
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingEnumerator
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingShardingPlanner
-from tf_multitier.dynamicemb.planner import DynamicEmbParameterConstraints
 from tf_multitier.dynamicemb.planner import HeuristicalStorageReservation
 from tf_multitier.dynamicemb.planner import ShardingPlan
 from tf_multitier.dynamicemb.planner import Topology
@@ -58,6 +60,7 @@ __all__ = [
     "BUCKET_ALIGNMENT",
     "MAX_BUCKET_CAPACITY",
     "AdmissionStrategy",
+    "BoundsCheckMode",
     "CommType",
     "Counter",
     "DataType",
@@ -71,6 +74,7 @@ __all__ = [
     "DynamicEmbParameterConstraints",
     "DynamicEmbScoreStrategy",
     "DynamicEmbTableOptions",
+    "DynamicEmbeddingBagCollectionSharder",
     "DynamicEmbeddingCollectionSharder",
     "DynamicEmbeddingEnumerator",
     "DynamicEmbeddingShardingPlanner",

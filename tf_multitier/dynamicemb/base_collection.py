@@ -29,6 +29,7 @@ class Collection(tf.Module):
     """What both collections share. A subclass says how ids become rows: _look_up."""
 
     _CONFIG: typing.Any = EmbeddingConfig
+    _is_weighted = False
 
     def __init__(self, tables: typing.Any, device: typing.Any = None) -> None:
         super().__init__(name="embedding_collection")
@@ -55,6 +56,7 @@ class Collection(tf.Module):
                 "the results feature@table"
             )
         self.training = True
+        self.features_of_model: frozenset = frozenset()  # of all collections of the model
         self.tables_by_name: typing.Any = types.MappingProxyType({})
         self.custom_scores: typing.Any = types.MappingProxyType({})
         self.fused_params: typing.Any = None
@@ -242,7 +244,14 @@ class Collection(tf.Module):
         training = self.training if training is None else training
         boolean(f"{self._where}: training", training)
         names = [feature for its in self._features.values() for feature, _ in its]
-        ids, weights = inputs.of_input(self._where, features, weights, dict.fromkeys(names))
+        ids, weights = inputs.of_input(
+            self._where,
+            features,
+            weights,
+            dict.fromkeys(names),
+            self.features_of_model,
+            self._is_weighted,
+        )
         asked = {
             name: [(feature, out) for feature, out in its if feature in ids]
             for name, its in self._features.items()

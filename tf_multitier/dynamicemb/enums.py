@@ -99,6 +99,15 @@ class ShardingType(enum.Enum):
     ROW_WISE = "row_wise"
 
 
+class BoundsCheckMode(enum.IntEnum):
+    """What a lookup does with an id that a static table does not have."""
+
+    FATAL = 0
+    WARNING = 1
+    IGNORE = 2
+    NONE = 3
+
+
 class CommType(enum.Enum):
     """The type of values between processes."""
 

@@ -13,7 +13,12 @@ from tf_multitier.option_values import did_you_mean
 
 
 def of_input(
-    where: str, features: typing.Any, weights: typing.Any, names: typing.Any
+    where: str,
+    features: typing.Any,
+    weights: typing.Any,
+    names: typing.Any,
+    others: frozenset = frozenset(),
+    is_weighted: bool = False,
 ) -> tuple[dict, dict]:
     """({feature: its ids}, {feature: its weights}) of what a collection is called with.
 
@@ -22,6 +27,8 @@ def of_input(
       features: a KeyedJaggedTensor, or a dict.
       weights: a dict, or None. Those of a KeyedJaggedTensor are in it.
       names: the features that there are.
+      others: features of the model, which has other collections too. A KeyedJaggedTensor may have them, and weights for some.
+      is_weighted: whether this collection takes weights.
 
     Raises:
       TypeError: another type.
@@ -32,7 +39,12 @@ def of_input(
             raise ValueError(
                 f"{where}: weights: expected None with a KeyedJaggedTensor, which has its own, found {weights!r}"
             )
-        features, weights = features.to_dict(), features.weights_to_dict()
+        with_weights = is_weighted or others <= set(names)
+        weights = features.weights_to_dict() if with_weights else None
+        features, weights = (
+            {name: v for name, v in (its or {}).items() if name in names or name not in others}
+            for its in (features.to_dict(), weights)
+        )
     for what, given in (("features", features), ("weights", weights or {})):
         if not isinstance(given, collections.abc.Mapping):
             raise TypeError(

@@ -20,9 +20,10 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 def incremental_dump(
     model: typing.Any,
     score_threshold: typing.Any,
+    pg: typing.Any = None,
+    *,
     optim: bool = False,
     removed: bool = False,
-    pg: typing.Any = None,
 ) -> tuple:
     """Reads the rows whose score is at least a threshold. Changes nothing; other threads may train meanwhile.
 
@@ -34,9 +35,9 @@ def incremental_dump(
       model: a collection, or a module, layer, list or dict that has some.
       score_threshold: an integer for all tables; or {collection: {table: integer}}, of which others are left out. Of LFU it is a
         number of occurrences; of a pair a time.
+      pg: no effect: the world is one process.
       optim: also the states of the optimizer.
       removed: also the keys that had a row at the threshold and have none now.
-      pg: no effect: the world is one process.
 
     Returns:
       (rows, thresholds), with `removed` (rows, thresholds, keys):
@@ -57,6 +58,10 @@ def incremental_dump(
         )
     for name, value in (("optim", optim), ("removed", removed)):
         boolean(f"{what}: {name}", value)
+    if isinstance(pg, bool):
+        raise TypeError(
+            f"{what}: pg: expected a process group or None, found {pg}: optim is by name"
+        )
     chosen = _thresholds(model, score_threshold, what)
     for table, _ in chosen:
         if removed and table.table.strategy.threshold_by == "frequency":

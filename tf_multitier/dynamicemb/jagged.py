@@ -38,6 +38,7 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
         self,
         keys: typing.Any,
         values: typing.Any,
+        *,
         lengths: typing.Any = None,
         offsets: typing.Any = None,
         weights: typing.Any = None,
@@ -104,6 +105,20 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
             self.row_lengths = tf.identity(lengths)
         self.flat_values = values
         self.flat_weights = weights
+
+    @staticmethod
+    def from_lengths_sync(
+        keys: typing.Any, values: typing.Any, lengths: typing.Any, weights: typing.Any = None
+    ) -> "KeyedJaggedTensor":
+        """A KeyedJaggedTensor of lengths. See the class."""
+        return KeyedJaggedTensor(keys, values, lengths=lengths, weights=weights)
+
+    @staticmethod
+    def from_offsets_sync(
+        keys: typing.Any, values: typing.Any, offsets: typing.Any, weights: typing.Any = None
+    ) -> "KeyedJaggedTensor":
+        """A KeyedJaggedTensor of offsets. See the class."""
+        return KeyedJaggedTensor(keys, values, offsets=offsets, weights=weights)
 
     def keys(self) -> list[str]:
         """The names of the features."""

@@ -21,12 +21,12 @@ class DistributedModelParallel(tf.Module):
             loss = loss_of(model(features))
         model.apply_gradients(tape.gradient(loss, model.parameters()))
 
-    `parameters` and `apply_gradients` are of the tables of all collections. Train dense variables by an optimizer of their own.
+    A KeyedJaggedTensor may have the features of all collections: each takes its own. `parameters` and `apply_gradients` are of the tables of all collections. Train dense variables by an optimizer of their own.
 
     Args:
       module: a collection, or a module that has collections at any depth. It is the same after: `model.module`.
       device: no effect: storage_type says where rows are.
-      sharders: a list of one DynamicEmbeddingCollectionSharder.
+      sharders: a list of a DynamicEmbeddingCollectionSharder, of a DynamicEmbeddingBagCollectionSharder, or of one of each.
       plan: what collective_plan returned for this module.
 
     Raises:
@@ -44,12 +44,12 @@ class DistributedModelParallel(tf.Module):
         super().__init__()
         where = type(self).__name__
         del device
-        sharder = planner.the_sharder(f"{where}: sharders", sharders)
         if not isinstance(plan, ShardingPlan):
             raise TypeError(
                 f"{where}: plan: expected what collective_plan returned, found {plan!r}"
             )
         tables = planner.tables_of(f"{where}: module", module)
+        fused_params = planner.fused_params_of(f"{where}: sharders", sharders, tables)
         planner.check_same(f"{where}: plan", tables, plan)
         for name, (config, _) in tables.items():
             planner.check_config(f"{where}: plan", plan.configs[name], config)
@@ -60,16 +60,15 @@ class DistributedModelParallel(tf.Module):
             )
         self.module = module
         self._collections = [each for _, each in find_collections(module, created=False)]
+        names = [[c.name for c in planner.configs_of(each)] for each in self._collections]
         plans = [
-            each.planned(
-                {config.name: plan[config.name] for config in planner.configs_of(each)},
-                sharder.fused_params,
-            )
-            for each in self._collections
+            each.planned({name: plan[name] for name in its}, fused_params[its[0]])
+            for each, its in zip(self._collections, names)
         ]
         made = [each.make() for each in plans]
+        features = {name for config, _ in tables.values() for name in config.feature_names}
         for collection, its in zip(self._collections, made):
-            collection.take(its)
+            collection.take(its).features_of_model = frozenset(features)
 
     @property
     def stands_for(self) -> typing.Any:

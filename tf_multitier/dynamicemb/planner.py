@@ -18,8 +18,8 @@ from tf_multitier.dynamicemb.collection import EmbeddingBagCollection
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.configs import Fields
 from tf_multitier.dynamicemb.configs import listed
+from tf_multitier.dynamicemb.constraints import DynamicEmbParameterConstraints
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
-from tf_multitier.dynamicemb.enums import ShardingType
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
 from tf_multitier.dynamicemb.walk import find_collections
 from tf_multitier.option_values import boolean
@@ -27,38 +27,6 @@ from tf_multitier.option_values import instance
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import one_of
 from tf_multitier.option_values import real
-
-
-@dataclasses.dataclass
-class DynamicEmbParameterConstraints(Fields):
-    """What the planner may choose for one table.
-
-    Attributes:
-      sharding_types: values of ShardingType. None: all. No effect in one process.
-      use_dynamicemb: False: the table is a static tf.Variable [num_embeddings, embedding_dim], and its options have no effect.
-      dynamicemb_options: of the table.
-
-    Raises:
-      TypeError, ValueError: a bad value.
-    """
-
-    sharding_types: list[str] | None = None
-    use_dynamicemb: bool = False
-    dynamicemb_options: DynamicEmbTableOptions = dataclasses.field(
-        default_factory=DynamicEmbTableOptions
-    )
-
-    def __post_init__(self):
-        where = self._where("sharding_types")
-        known = [kind.value for kind in ShardingType]
-        for kind in () if self.sharding_types is None else listed(where, self.sharding_types, str):
-            if kind not in known:
-                raise ValueError(f"{where}: expected {', '.join(known)}; found {kind!r}")
-        boolean(self._where("use_dynamicemb"), self.use_dynamicemb)
-        if not isinstance(self.dynamicemb_options, DynamicEmbTableOptions):
-            raise TypeError(
-                f"{self._where('dynamicemb_options')}: expected DynamicEmbTableOptions, found {self.dynamicemb_options!r}"
-            )
 
 
 @dataclasses.dataclass
@@ -145,7 +113,9 @@ def _refuse_others(where, **given):
 
 
 class DynamicEmbeddingCollectionSharder:
-    """The optimizer of rows, and what processes exchange. One sharder is for all collections of a model.
+    """The optimizer of rows, and what processes exchange.
+
+    It is for all collections of a model, except that a DynamicEmbeddingBagCollectionSharder next to it is for the EmbeddingBagCollections.
 
     Args:
       fused_params: {"optimizer": an EmbOptimType, "learning_rate": ..., ...}: docs/dynamicemb.md lists all.
@@ -168,6 +138,17 @@ class DynamicEmbeddingCollectionSharder:
         if qcomm_codecs_registry is not None:
             instance(f"{where}: qcomm_codecs_registry", qcomm_codecs_registry, dict)
         self.use_index_dedup = boolean(f"{where}: use_index_dedup", use_index_dedup)
+
+
+class DynamicEmbeddingBagCollectionSharder(DynamicEmbeddingCollectionSharder):
+    """The sharder of the EmbeddingBagCollections of a model. See DynamicEmbeddingCollectionSharder."""
+
+    def __init__(
+        self,
+        fused_params: dict[str, typing.Any] | None = None,
+        qcomm_codecs_registry: dict[str, typing.Any] | None = None,
+    ) -> None:
+        super().__init__(fused_params, qcomm_codecs_registry)
 
 
 class ShardingPlan(dict):
@@ -268,27 +249,32 @@ class DynamicEmbeddingShardingPlanner:
 
         Args:
           module: a collection, or a module that has collections at any depth.
-          sharders: a list of one DynamicEmbeddingCollectionSharder.
+          sharders: a list of a DynamicEmbeddingCollectionSharder, of a DynamicEmbeddingBagCollectionSharder, or of one of each.
           pg: the process group. No effect.
 
         Raises:
           TypeError, ValueError: a bad value; the tables of the module are not those of the planner.
         """
-        sharder = the_sharder(f"{self._where}: sharders", sharders)
         found = tables_of(f"{self._where}: module", module)
+        fused_params = fused_params_of(f"{self._where}: sharders", sharders, found)
         check_same(f"{self._where}: module", self._configs, found)
         for name, (config, _) in found.items():
             check_config(f"{self._where}: module", config, self._configs[name])
         world_size, options = self._topology.world_size, {}
         for name, config in self._configs.items():
             its = self._constraints[name]
+            if its.feature_names not in (None, config.feature_names):
+                raise ValueError(
+                    f"{self._where}: constraints['{name}']: feature_names: expected {config.feature_names}, those of the table, found "
+                    f"{its.feature_names}"
+                )
             is_dynamic = its.use_dynamicemb
             options[name] = (
                 sizes.completed(config, its.dynamicemb_options, world_size) if is_dynamic else None
             )
         plan = ShardingPlan(options, dict(self._configs), world_size)
         if self._debug:
-            print(_text_of(plan, sharder.fused_params["optimizer"]))
+            print(_text_of(plan, {name: its["optimizer"] for name, its in fused_params.items()}))
         return plan
 
 
@@ -338,24 +324,42 @@ def configs_of(collection: typing.Any) -> list:
     return collection.embedding_bag_configs() if is_bag else collection.embedding_configs()
 
 
-def the_sharder(where: str, sharders: typing.Any) -> DynamicEmbeddingCollectionSharder:
-    """The one sharder of a list. TypeError: it is no such list."""
-    if (
-        not isinstance(sharders, (list, tuple))
-        or len(sharders) != 1
-        or not isinstance(sharders[0], DynamicEmbeddingCollectionSharder)
-    ):
-        raise TypeError(
-            f"{where}: expected a list of one DynamicEmbeddingCollectionSharder, found {sharders!r}"
+def fused_params_of(where: str, sharders: typing.Any, tables: dict) -> dict[str, dict]:
+    """{table: the fused_params of its collection's sharder}.
+
+    Args:
+      where: starts messages.
+      sharders: a list of a DynamicEmbeddingCollectionSharder, of a DynamicEmbeddingBagCollectionSharder, or of one of each.
+      tables: what tables_of returned.
+
+    Raises:
+      TypeError: it is no such list.
+      ValueError: two sharders of one class, or an EmbeddingCollection with a sharder of bags alone.
+    """
+    sharders = listed(where, sharders, DynamicEmbeddingCollectionSharder)
+    by_class = {type(each): each for each in sharders}
+    if not sharders or len(by_class) != len(sharders):
+        raise ValueError(
+            f"{where}: expected a DynamicEmbeddingCollectionSharder, a DynamicEmbeddingBagCollectionSharder or one of each, found {sharders!r}"
         )
-    return sharders[0]
+    of_rows = by_class.get(DynamicEmbeddingCollectionSharder)
+    of_bags = by_class.get(DynamicEmbeddingBagCollectionSharder, of_rows)
+    found = {}
+    for name, (_, collection) in tables.items():
+        sharder = of_bags if isinstance(collection, EmbeddingBagCollection) else of_rows
+        if sharder is None:
+            raise ValueError(
+                f"{where}: expected a DynamicEmbeddingCollectionSharder for table '{name}' of an EmbeddingCollection, found none"
+            )
+        found[name] = sharder.fused_params
+    return found
 
 
-def _text_of(plan, optimizer):
-    """The rows and bytes of a plan, for people."""
+def _text_of(plan, optimizers_of):
+    """The rows and bytes of a plan, for people. optimizers_of: {table: EmbOptimType}."""
     lines = [f"plan for a world of {plan.world_size}: rows and bytes in each process"]
     for name, options in plan.items():
-        config = plan.configs[name]
+        config, optimizer = plan.configs[name], optimizers_of[name]
         if options is None:
             size = config.num_embeddings * config.embedding_dim * config.data_type.dtype.size
             lines.append(
