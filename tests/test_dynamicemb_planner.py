@@ -335,6 +335,24 @@ def test_constraints_of_torchrec_that_one_process_needs_not_are_taken():
     assert not made.module.tables_by_name["a"].is_static
 
 
+def test_options_that_programs_give_to_all_tables_alike_are_taken():
+    """A counter where nothing is admitted, and no score of a static table."""
+    configs = tables("a", "b")
+    static = Constraints(dynamicemb_options=de.DynamicEmbTableOptions(score_strategy=None))
+    counting = dynamic(admission_counter=de.KVCounter(8))
+    module = de.EmbeddingCollection(configs)
+    made = parallel_of(module, configs, {"a": counting, "b": static})
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(made({"a": [5], "b": [6]})["a"])
+    made.apply_gradients(tape.gradient(loss, made.parameters()))
+    assert module.tables_by_name["b"].is_static
+    assert int(module.tables_by_name["a"].variable.total_count()) == 1
+    with pytest.raises(ValueError, match="table 'a': score_strategy: expected .*found None"):
+        planner_of(CONFIGS, {"a": dynamic(score_strategy=None)}).collective_plan(
+            de.EmbeddingCollection(CONFIGS), [sharder()]
+        )
+
+
 def test_the_planner_takes_the_topology_of_its_enumerator():
     collection = de.EmbeddingCollection(CONFIGS)
     planner = planner_of(CONFIGS, enumerator=de.DynamicEmbeddingEnumerator(TOPOLOGY))

@@ -180,7 +180,9 @@ def _index_type(where, value):
 
 
 def _score_strategy(where, value):
-    """One strategy, or the pair of TIMESTAMP and LFU in the user's order."""
+    """One strategy, the pair of TIMESTAMP and LFU in the user's order, or None, of a static table."""
+    if value is None:
+        return None
     given = value if isinstance(value, tuple) else (value,)
     for each in given:
         member(where, each, DynamicEmbScoreStrategy)
@@ -219,6 +221,7 @@ class DynamicEmbTableOptions(Fields):
       init_capacity: rows to reserve. None: none; the table grows with its rows.
       max_load_factor: no effect here.
       score_strategy: a DynamicEmbScoreStrategy, or the pair (TIMESTAMP, LFU) in any order: eviction by frequency, dumps by time.
+        None: of a static table, whose options have no effect.
       bucket_capacity: max_capacity is at least this. A multiple of 16, or MAX_BUCKET_CAPACITY.
       safe_check_mode: what an update does that gave a key no row.
       global_hbm_for_values: bytes of rows, with their states, in the first tier of all processes, where a tier is below.
@@ -226,7 +229,7 @@ class DynamicEmbTableOptions(Fields):
       index_type: tf.int64 or tf.uint64. None: tf.int64.
       dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect in one process.
       admit_strategy: a FrequencyAdmissionStrategy. None: every key gets a row.
-      admission_counter: a KVCounter. None, with admit_strategy: a counter without a bound.
+      admission_counter: a KVCounter, of admit_strategy: without that nothing is counted. None: a counter without a bound.
       storage_type: the tiers, as in StorageOption. Types with HBM need score_strategy NO_EVICTION. With external_storage: "DRAM"
         and "DRAM_PMEM" are above it; "EXTERNAL" is it alone.
       storage_path: the folder of tiers with files.
@@ -326,11 +329,6 @@ class DynamicEmbTableOptions(Fields):
                 )
             raise TypeError(
                 f"{self._where(name)}: expected a {kind.__name__} or None, found {found!r}"
-            )
-        if self.admission_counter is not None and self.admit_strategy is None:
-            raise ValueError(
-                f"{self._where('admission_counter')}: expected None without admit_strategy, found {self.admission_counter}: "
-                "give an admit_strategy"
             )
 
     def _check_storage(self):

@@ -97,9 +97,13 @@ def completed(
     """A copy of a table's options in which what follows from its config is filled in.
 
     Raises:
-      ValueError: `dim` is not that of the config; caching without bytes for the first tier; or fewer rows than tiers.
+      ValueError: no score_strategy; `dim` is not that of the config; caching without bytes for the first tier; or fewer rows than tiers.
     """
     where = f"table '{config.name}'"
+    if options.score_strategy is None:
+        raise ValueError(
+            f"{where}: score_strategy: expected a DynamicEmbScoreStrategy for a table with options, found None"
+        )
     if options.dim not in (None, config.embedding_dim):
         raise ValueError(
             f"{where}: dim: expected {config.embedding_dim}, its embedding_dim, found {options.dim}"
