@@ -227,7 +227,7 @@ TOPOLOGY = de.Topology(2)
         (lambda: de.Topology(hbm_cap=-1), ValueError, "hbm_cap: expected at least 0"),
         (lambda: de.HeuristicalStorageReservation(5), ValueError, "expected 0 to 1"),
         (
-            lambda: de.DynamicEmbParameterConstraints(["column_wise"]),
+            lambda: Constraints(["column_wise"], use_dynamicemb=True),
             ValueError,
             "expected row_wise; found 'column_wise'",
         ),
@@ -338,7 +338,8 @@ def test_constraints_of_torchrec_that_one_process_needs_not_are_taken():
 def test_options_that_programs_give_to_all_tables_alike_are_taken():
     """A counter where nothing is admitted, and no score of a static table."""
     configs = tables("a", "b")
-    static = Constraints(dynamicemb_options=de.DynamicEmbTableOptions(score_strategy=None))
+    kinds = [de.ShardingType.DATA_PARALLEL.value]
+    static = Constraints(kinds, dynamicemb_options=de.DynamicEmbTableOptions(score_strategy=None))
     counting = dynamic(admission_counter=de.KVCounter(8))
     module = de.EmbeddingCollection(configs)
     made = parallel_of(module, configs, {"a": counting, "b": static})

@@ -31,7 +31,7 @@ class DynamicEmbParameterConstraints(Fields):
     """What the planner may choose for one table.
 
     Attributes:
-      sharding_types: values of ShardingType. None: all. No effect in one process.
+      sharding_types: values of ShardingType; with use_dynamicemb that of ROW_WISE. None: all. No effect in one process.
       compute_kernels, min_partition, enforce_hbm, device_group: of kernels, shards and devices. No effect.
       pooling_factors, num_poolings, batch_sizes, is_weighted: what the batches of a table are like. No effect.
       cache_params, stochastic_rounding, output_dtype, key_value_params, use_virtual_table: refused, except their defaults.
@@ -67,7 +67,8 @@ class DynamicEmbParameterConstraints(Fields):
     )
 
     def __post_init__(self):
-        known = [kind.value for kind in ShardingType]
+        kinds = [ShardingType.ROW_WISE] if self.use_dynamicemb else ShardingType
+        known = [kind.value for kind in kinds]
         for kind in self._list("sharding_types", str):
             if kind not in known:
                 raise ValueError(

@@ -94,9 +94,15 @@ class PoolingType(enum.Enum):
 
 
 class ShardingType(enum.Enum):
-    """How a table is divided among the processes of a world."""
+    """How a table is divided among the processes of a world. A dynamic table is ROW_WISE."""
 
+    DATA_PARALLEL = "data_parallel"
+    TABLE_WISE = "table_wise"
+    COLUMN_WISE = "column_wise"
     ROW_WISE = "row_wise"
+    TABLE_ROW_WISE = "table_row_wise"
+    TABLE_COLUMN_WISE = "table_column_wise"
+    GRID_SHARD = "grid_shard"
 
 
 class BoundsCheckMode(enum.IntEnum):
