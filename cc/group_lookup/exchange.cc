@@ -173,6 +173,7 @@ class Exchange {
     tasks.clear();
     for (size_t h = 0; converts && h < plan.homes_.size(); ++h) {
       const size_t n = static_cast<size_t>(plan.homes_[h].elements);
+      if (n == 0) continue;
       tasks.push_back(Task{n, [&sums, from = of_homes[h], n, h] { WriteColumn(sums.dtype, from, n, sums.data[h]); }});
     }
     RunAll(&tasks, executor);
@@ -238,6 +239,7 @@ class Exchange {
   // Takes the values of a piece's distinct keys. values: the member's
   static void Take(const WireIn& rows, const ExchangePlan& plan, const GroupPlan::Piece& piece, GroupPlan::Member* m,
                    float* values) {
+    if (piece.distinct == 0) return;
     const size_t dim = static_cast<size_t>(m->dim);
     const uint8_t* const from = RowsOf(rows, plan.parts_[static_cast<size_t>(piece.unit)]);
     values += piece.first * dim;

@@ -71,7 +71,7 @@ struct PartEntries {
   }
 };
 
-// Calls body(asker, part, its first element at the asker, its first row in the part) for all that cross.
+// Calls body(asker, part, its first element at the asker, its first row in the part) for all parts that cross and have rows.
 template <typename Body>
 void ForEachPart(Span<const Request> requests, const Body& body) {
   std::vector<int64_t> rows;
@@ -79,7 +79,7 @@ void ForEachPart(Span<const Request> requests, const Body& body) {
     int64_t element = 0;
     rows.resize(requests[a].parts.size(), 0);
     for (size_t u = 0; u < requests[a].parts.size(); ++u) {
-      body(a, u, element, rows[u]);
+      if (requests[a].parts[u].rows() > 0) body(a, u, element, rows[u]);
       element += requests[a].parts[u].elements();
       rows[u] += requests[a].parts[u].rows();
     }
