@@ -1,5 +1,6 @@
 """Collections of tf_multitier.dynamicemb: inputs, sharing, steps, evaluation, admission, checks, Checkpoint and Keras."""
 
+import dynamicemb_dump_util as dump_util
 import dynamicemb_util as util
 import keras
 import numpy as np
@@ -231,6 +232,31 @@ def test_a_checkpoint_restores_tables_scores_and_states(when, tmp_path):
         for a, b in zip(*rows):
             np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(*[util.variable(each, "static") for each in (made, other)])
+
+
+@pytest.mark.parametrize("kind", ["STEP", "CUSTOMIZED"])
+def test_a_model_of_a_strategy_with_one_replica_trains_dumps_and_loads(kind, tmp_path):
+    kind = de.DynamicEmbScoreStrategy[kind]
+    tf.random.set_seed(1)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    make = lambda: dump_util.make(kind, ADAM)
+    plain = make()
+    with strategy.scope():
+        model, other = make(), make()
+    step = tf.function(lambda: strategy.run(lambda: dump_util.train(model, [1, 2])))
+    for score in (4, 5):
+        if kind is de.DynamicEmbScoreStrategy.CUSTOMIZED:
+            de.set_score([plain, model], score)
+        dump_util.train(plain, [1, 2])
+        step()
+    dump_util.assert_same(dump_util.everything(model), dump_util.everything(plain))
+    de.DynamicEmbDump(tmp_path, model, optim=True)
+    de.DynamicEmbLoad(tmp_path, other, optim=True)
+    its = [dump_util.everything(each) for each in (other, plain)]
+    if kind is de.DynamicEmbScoreStrategy.CUSTOMIZED:
+        for _, optimizer in its:
+            del optimizer["iterations"]  # goes on where it is a score
+    dump_util.assert_same(*its)
 
 
 def test_options_of_other_tables_and_bad_fused_params_are_refused_before_anything_is_made():

@@ -202,7 +202,7 @@ def arguments_of(table: ModelTable) -> dict:
         **found,
         "evict_strategy": table.score.eviction,
         "dist_type": table.table.options.dist_type,
-        "step_score": int(optimizer.iterations),
+        "step_score": int(optimizer.iterations.numpy()),
     }
 
 
@@ -213,21 +213,21 @@ def _shortest(value):
 
 def updates_of(adam: typing.Any) -> int:
     """The updates of an Adam, which its power of beta_2 tells: it is a product of float32."""
-    beta = np.float32(adam.hyperparameters["beta_2"])
-    wanted, power, updates = np.float32(adam.beta_2_power), beta, 0
+    beta = np.float32(adam.hyperparameters["beta_2"].numpy())
+    wanted, power, updates = np.float32(adam.beta_2_power.numpy()), beta, 0
     while power != wanted:
         power, before, updates = power * beta, power, updates + 1
         if (
             power == before
         ):  # it is less than float32 has, and no bit depends on the number of updates
-            return max(updates, int(adam.iterations) - 1)
+            return max(updates, int(adam.iterations.numpy()) - 1)
     return updates
 
 
 def set_updates(adam: typing.Any, updates: int) -> None:
     """Gives an Adam the powers that it has after this number of updates."""
     for name in ("beta_1", "beta_2"):
-        beta = np.float32(adam.hyperparameters[name])
+        beta = np.float32(adam.hyperparameters[name].numpy())
         power = beta
         for _ in range(updates):
             power, before = power * beta, power

@@ -131,7 +131,7 @@ def _go_on(loads):
         optimizer = collection.row_optimizer
         steps = [load.step for load in its if load.table.score.kind in _BY_STEP]
         if steps:
-            steps += [int(optimizer.iterations)] if rest else []
+            steps += [int(optimizer.iterations.numpy())] if rest else []
             optimizer.iterations.assign(max(steps))
         with_states = [load.arguments for load in its if load.has_states]
         if not with_states:

@@ -157,7 +157,7 @@ def set_score(model: typing.Any, score: typing.Any) -> None:
         ):  # -1 is the version of an absent key
             raise ValueError(f"{where}: expected another number than 0 and -1, found {value}")
     for (path, name), value in wanted.items():
-        before = int(scores[path, name])
+        before = int(scores[path, name].numpy())
         if before > value and before != 0 and os.environ.get(_CHECK) != "0":
             warnings.warn(
                 f"set_score: table '{name}' of '{path}': expected at least {before}, the score before, found {value}",
