@@ -72,7 +72,6 @@ def exchange(a, b, wire=tf.float32, padding=0):
         )
         rows.append(tf.pad(answer.rows[0], [[0, padding]]))
         served.append((request, answer.plan, dims))
-    del given["weights"]
     members = {name: MEMBERS[name] for name in ("members", "forms", "dims")}
     pooled = ops.multitier_pool(routed.plan, rows, **given, joins=JOINS, N=2, **members)
     return pooled.values, pooled.finished, served
@@ -213,7 +212,6 @@ def test_plans_and_requests_that_do_not_fit_are_refused(world):
 
     def pool(times, rows):
         routed, given = route(), inputs()
-        del given["weights"]
         members = {name: MEMBERS[name] for name in ("members", "forms", "dims")}
         out = []
         for _ in range(times):

@@ -60,15 +60,17 @@ def test_shapes_are_known_when_the_graph_is_built(graph):
     assert [o.shape.as_list() for o in steps] == [[32, None, 4], [None, None, 5]]
 
 
-def test_variables_on_several_devices_make_a_group_each(graph):
+def test_variables_of_this_process_make_a_group_and_others_an_exchange(graph):
     with tf.device("/cpu:0"):
         a = table("a", 2)
     with tf.device("/job:ps/task:1/cpu:0"):
         b = table("b", 2)
     nn.group_embedding_lookup_sparse([a, b, a], [sparse([[1]])] * 3, "sum")
     groups = [op for op in graph.get_operations() if kind(op) == "MultitierGroupLookup"]
-    assert sorted(op.get_attr("N") for op in groups) == [1, 2]
-    assert {op.device for op in groups} == {a.handle.device, b.handle.device}
+    assert [op.get_attr("N") for op in groups] == [2]
+    (serve,) = [op for op in graph.get_operations() if kind(op) == "MultitierServe"]
+    assert serve.device == b.device
+    assert {op.device for op in groups} == {a.handle.device}
 
 
 def over_two_devices(make):

@@ -40,6 +40,7 @@ _READS = (
     "MultitierHbmClipByNorm",
     "MultitierHbmClipByNormGrad",
     *placement.GROUP_LOOKUPS,
+    "MultitierServe",
     "MultitierCount",
     "MultitierFrequency",
     "MultitierVersion",

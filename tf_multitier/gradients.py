@@ -50,7 +50,7 @@ def _is_in_while_context(op):
     return context is not None and control_flow_util.GetContainingWhileContext(context) is not None
 
 
-def _refuse_control_flow(op):
+def refuse_control_flow(op):
     """NotImplementedError for a lookup in a loop that is trained through, in a branch of control flow v1, or, in a graph of v1, under
     a tape.
 
@@ -142,7 +142,7 @@ def _lookup_grad(op, grad):
     no_others = [None] * (len(op.inputs) - 1)
     if of_variable is not None:
         return [of_variable, *no_others]
-    _refuse_control_flow(op)
+    refuse_control_flow(op)
     shape = op.outputs[0].shape  # of unknown rank if that of the ids is
     dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
@@ -154,7 +154,7 @@ def _lookup_grad(op, grad):
 
 
 def _lookup_sparse_grad(op, grad):
-    _refuse_control_flow(op)
+    refuse_control_flow(op)
     num_parts, dim = op.get_attr("N"), op.get_attr("dim")
     handles = list(op.inputs[:num_parts])
     keys, rows, weights, _ = op.inputs[num_parts:]
@@ -225,7 +225,7 @@ def _clip_grad_grad(op, grad):
     return [None] * len(handles) + found
 
 
-def _refuse_second_derivative(op, *unused_grads):
+def refuse_second_derivative(op, *unused_grads):
     """LookupError: TensorFlow's error for an operation without a gradient."""
     name = op.name if isinstance(op, tf.Operation) else op.type  # eagerly, a tape has no operation
     raise LookupError(
@@ -237,7 +237,7 @@ def _refuse_second_derivative(op, *unused_grads):
 # ---- grouped lookups
 
 
-def _is_no_gradient(op, number, grad):
+def is_no_gradient(op, number, grad):
     """True if the loss does not depend on output `number` of `op`: then TensorFlow passes None, or zeros like that output."""
     if grad is None or not isinstance(grad, tf.Tensor) or grad.op.type != "ZerosLike":
         return grad is None
@@ -290,8 +290,10 @@ class GroupLookup(typing.NamedTuple):
 
     @classmethod
     def of(cls, op):
-        """The GroupLookup of an operation."""
+        """The GroupLookup of an operation: a grouped lookup, or what serves the requests of an exchange (exchange.py)."""
         attr = op.get_attr
+        if op.type == "MultitierServe":
+            return cls.of_tables(list(op.inputs), op.outputs[attr("A")], op, attr("dims"))
         num_values = attr("N")
         sources = [_text(source) for source in attr("sources")]
         joins = attr("joins") or [1] * num_values
@@ -308,11 +310,17 @@ class GroupLookup(typing.NamedTuple):
             op.type == placement.GROUP_LOOKUPS[1],
         )
 
+    @classmethod
+    def of_tables(cls, inputs, plan, op, dims):
+        """The GroupLookup of whole tables or parts, each of which is a member. inputs: begin with their handles."""
+        n = len(dims)
+        return cls(inputs, plan, op, ["table"] * n, [1] * n, [False] * n, dims, [1] * n, n, False)
+
 
 def _group_lookup_grad(op, *grads):
     """The gradient of MultitierGroupLookup as an operation of a graph."""
-    _refuse_control_flow(op)
-    values = [i for i in range(op.get_attr("N")) if not _is_no_gradient(op, i, grads[i])]
+    refuse_control_flow(op)
+    values = [i for i in range(op.get_attr("N")) if not is_no_gradient(op, i, grads[i])]
     return group_gradient(GroupLookup.of(op), values, grads)
 
 
@@ -426,7 +434,7 @@ def register_group():
     """Registers the gradient of grouped lookups. Called once, when nn.py is imported."""
     for lookup, grad in zip(placement.GROUP_LOOKUPS, placement.GROUP_LOOKUP_GRADS):
         tf.RegisterGradient(lookup)(placement.gradient_apart(_group_lookup_grad))
-        tf.RegisterGradient(grad)(_refuse_second_derivative)
+        tf.RegisterGradient(grad)(refuse_second_derivative)
     tf.RegisterGradient("MultitierGroupLookupInLoop")(
         lambda op, unused_grad: _refuse_loop(op.inputs[0].op.name)
     )
@@ -436,7 +444,7 @@ def register():
     """Registers the gradients of the other lookups. Called once, when lookup.py is imported."""
     tf.RegisterGradient("MultitierLookup")(placement.gradient_apart(_lookup_grad))
     tf.RegisterGradient("MultitierLookupSparse")(placement.gradient_apart(_lookup_sparse_grad))
-    tf.RegisterGradient("MultitierLookupSparseGrad")(_refuse_second_derivative)
+    tf.RegisterGradient("MultitierLookupSparseGrad")(refuse_second_derivative)
     tf.RegisterGradient("MultitierClipByNorm")(_clip_grad)
     tf.RegisterGradient("MultitierHbmClipByNorm")(placement.gradient_apart(_hbm_clip_grad))
     for name in ("MultitierClipByNormGrad", "MultitierHbmClipByNormGrad"):

@@ -3,8 +3,6 @@
 Every error names the member.
 """
 
-import collections
-
 import numpy as np
 import tensorflow as tf
 
@@ -17,34 +15,10 @@ from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.queries import accessed
 from tf_multitier.key_types import checked_keys
+from tf_multitier.lookup_member import Member
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import PartitionedVariable
 from tf_multitier.tensorflow_internals import variable_accessed
-
-# The op's inputs and attributes for one member.
-#   where: the member's name in error messages.
-#   source: "table" (parts are EmbeddingVariables), "variable" (resource variables) or "tensor" (values).
-#   keys, indices, shape, weights: tensors; indices, shape and weights may be None.
-#   form: as the op's attribute `forms`.
-#   variable: the embedding variable, or None.
-Member = collections.namedtuple(
-    "Member",
-    [
-        "where",
-        "source",
-        "parts",
-        "variable",
-        "dim",
-        "strategy",
-        "form",
-        "combiner",
-        "max_norm",
-        "keys",
-        "indices",
-        "shape",
-        "weights",
-    ],
-)
 
 
 def first_dimension(shape):

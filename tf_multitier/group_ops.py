@@ -1,4 +1,5 @@
-"""The ops of a grouped lookup: one per device, variables with HBM apart, and the concatenation of values from several ops."""
+"""The ops of a grouped lookup: one per device, variables with HBM apart, one exchange with other processes, and the concatenation of
+values from several ops."""
 
 import collections
 import itertools
@@ -7,6 +8,7 @@ import numbers
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import exchange
 from tf_multitier import gradients
 from tf_multitier import group_members
 from tf_multitier import group_tape
@@ -43,7 +45,8 @@ def _shared_rows(members, rows):
 
 
 def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
-    """Builds the lookup ops: one per device and at most members_per_op members, with variables with HBM in ops of their own.
+    """Builds the lookup ops: one per device and at most members_per_op members, with variables with HBM in ops of their own, and one
+    exchange for all variables that are elsewhere.
 
     Returns the output tensors, in order.
 
@@ -72,21 +75,27 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
     ]  # {first member: concatenated values of consecutive members of the run}
     groups = collections.defaultdict(list)
     for number, member in enumerate(members):
+        if member.source == "table" and exchange.is_needed(member.parts):
+            groups[None].append(number)
+            continue
         devices = {_anchor(part).device for part in member.parts}
-        if len(devices) > 1 and member.source != "tensor":
-            member = members[number] = _brought_together(member, training)
+        if len(devices) > 1 and member.source == "variable":
+            member = members[number] = _brought_together(member)
             devices = {_anchor(part).device for part in member.parts}
         groups[_is_on_hbm(member), min(devices)].append(number)
-    for group in groups.values():
-        for begin in range(0, len(group), members_per_op):
-            some = group[begin : begin + members_per_op]
+    for key, group in groups.items():
+        # An exchange takes all members: each home is asked once.
+        at_most = len(group) if key is None else members_per_op
+        for begin in range(0, len(group), at_most):
+            some = group[begin : begin + at_most]
             firsts = [
                 n
                 for before, n in zip([None] + some, some)
                 if before is None or n != before + 1 or run_of[n] != run_of[before]
             ]
             joins = np.diff([some.index(n) for n in firsts] + [len(some)]).tolist()
-            for first, value in zip(firsts, _one_op([members[n] for n in some], joins, training)):
+            one_op = exchange.look_up if key is None else _one_op
+            for first, value in zip(firsts, one_op([members[n] for n in some], joins, training)):
                 pieces[run_of[first]][first] = value
     values = []
     for shape, its in zip(shapes, pieces):
@@ -180,20 +189,13 @@ def _one_op(members, joins, training):
         return group_tape.look_up(inputs, attrs, on_hbm)
 
 
-def _brought_together(member, training):
-    """Replaces a member whose parts are on several devices by a "tensor" member.
+def _brought_together(member):
+    """Replaces a static variable whose parts are on several devices by a "tensor" member.
 
     Lookups on those devices read the value of each id into a matrix. The group's op pools from that matrix.
     """
     ids = tf.reshape(member.keys, [-1])
-    if member.source == "table":
-        values = lookup.embedding_lookup(
-            member.variable, ids, training=training, output_dtype=tf.float32
-        )
-    else:
-        values = tf.compat.v1.nn.embedding_lookup(
-            member.parts, ids, partition_strategy=member.strategy
-        )
+    values = tf.compat.v1.nn.embedding_lookup(member.parts, ids, partition_strategy=member.strategy)
     rows = tf.reshape(tf.range(tf.size(ids, tf.int64)), tf.shape(member.keys))
     rows.set_shape(member.keys.shape)
     return member._replace(source="tensor", parts=[values], keys=rows)

@@ -25,33 +25,49 @@ _MARK = "_tf_multitier_is_gradient"
 def look_up(inputs, attrs, on_hbm):
     """The values of a grouped lookup. inputs: {name: list of tensors}, attrs: {name: value}, as the op has them. on_hbm: whether it is
     a MultitierHbmGroupLookup."""
-    if not a_tape_records():
-        return _run(inputs, attrs, on_hbm)[0]
-    with unrecorded():
-        values, plan = _run(inputs, attrs, on_hbm)
-        returned = [tf.identity(value) for value in values]
     flat = [tensor for tensors in inputs.values() for tensor in tensors]
-    lookup = gradients.GroupLookup(
-        flat,
-        plan,
-        None if tf.executing_eagerly() else plan.op,
-        attrs["sources"],
-        attrs["units"],
-        attrs["weighted"],
-        attrs["dims"],
-        attrs["joins"] or [1] * attrs["N"],
-        len(inputs["handles"]),
-        on_hbm,
-    )
 
-    def backward(*grads):
-        used = [i for i, grad in enumerate(grads) if getattr(grad, _MARK, False)]
+    def gradient(plan, used, grads):
+        lookup = gradients.GroupLookup(
+            flat,
+            plan,
+            None if tf.executing_eagerly() else plan.op,
+            attrs["sources"],
+            attrs["units"],
+            attrs["weighted"],
+            attrs["dims"],
+            attrs["joins"] or [1] * attrs["N"],
+            len(inputs["handles"]),
+            on_hbm,
+        )
         return gradients.group_gradient(lookup, used, grads)
 
     op_type = placement.GROUP_LOOKUPS[on_hbm]
-    record_on_tapes(op_type, values, flat, backward)
+    return recorded(op_type, flat, lambda: _run(inputs, attrs, on_hbm), gradient)
+
+
+def recorded(name, inputs, run, gradient):
+    """The values of a lookup, recorded on the tapes.
+
+    Args:
+      name: of the record.
+      inputs: the tensors that have a gradient.
+      run: makes the lookup: () -> (values, what its gradient needs).
+      gradient: (what it needs, the numbers of the values that have a gradient, the gradients of all values) -> the gradients of inputs.
+    """
+    if not a_tape_records():
+        return run()[0]
+    with unrecorded():
+        values, kept = run()
+        returned = [tf.identity(value) for value in values]
+
+    def backward(*grads):
+        used = [i for i, grad in enumerate(grads) if getattr(grad, _MARK, False)]
+        return gradient(kept, used, grads)
+
+    record_on_tapes(name, values, inputs, backward)
     for value, copy in zip(values, returned):
-        record_on_tapes(op_type + "Value", [copy], [value], _marked)
+        record_on_tapes(name + "Value", [copy], [value], _marked)
     return returned
 
 

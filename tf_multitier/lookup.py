@@ -22,6 +22,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import exchange
 from tf_multitier import gradients
 from tf_multitier import lookup_routes
 from tf_multitier import padding
@@ -37,7 +38,6 @@ from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import accessed
 from tf_multitier.key_types import as_keys
 from tf_multitier.queries import colocated
-from tf_multitier.queries import lookup_values
 from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
 from tf_multitier.queries import values_of_keys
@@ -136,10 +136,19 @@ def embedding_lookup(
         if padding_key is not None:
             values = _padded_values(variable, ids, padding_key, max_norm, training, tables)
             return as_type(values, output_dtype)
-        values = lookup_values(variable, ids, training, tables)
+        values = _values_of_keys(variable, as_keys(variable, ids), training, tables)
         if max_norm >= 0:
             values = placement.clip_by_norm(variable, values, max_norm)
         return as_type(values, output_dtype)
+
+
+def _values_of_keys(variable, keys, training, tables):
+    """float32 keys.shape + [embedding_dim]. keys: int64 of any shape."""
+    if tables is None and exchange.is_needed(variable.parts):
+        accessed(variable)
+        table_numbers.checked(variable, keys, tables)
+        return exchange.values_of_keys(variable, keys, training_attribute(training))
+    return values_of_keys(variable, keys, training, tables)
 
 
 def _padding_key(variable, padding_idx):
@@ -181,7 +190,9 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, ta
     max_norm = max_norm_attribute(max_norm)
     training = training_attribute(training)
     parts = variable.parts
-    if not tables and len({part.device for part in parts}) == 1:
+    if not tables and exchange.is_needed(parts):
+        return exchange.pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
+    if not tables:
         with colocated(parts[0]):
             no_weights = tf.zeros([0], tf.float32) if weights is None else weights
             return ops.multitier_lookup_sparse(
@@ -196,11 +207,10 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, ta
                 max_norm=max_norm,
                 training=training,
             )
-    # The parts are on several devices, so one op cannot take all handles; or there are tables, which it does not take. Unsorted
-    # segment sums also add in order of occurrence.
+    # That op takes no tables. Unsorted segment sums also add in order of occurrence.
     if weights is not None:
         weights = one_a_key(weights, keys)
-    values = values_of_keys(variable, keys, training, tables[0] if tables else None)
+    values = values_of_keys(variable, keys, training, tables[0])
     if max_norm >= 0:
         values = placement.clip_by_norm(variable, values, max_norm)
     factors = tf.ones(tf.shape(keys), tf.float32) if weights is None else weights

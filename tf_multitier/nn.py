@@ -14,8 +14,8 @@ use a member's output, the member is not trained and gets no gradient.
 Ids of embedding variables are keys: every integer is valid. Ids of static variables (tf.Variable, tf.compat.v1.get_variable,
 partitioned ones) are row numbers.
 
-Variables on several devices form one group per device. If the parts of one variable are on several devices, separate ops fetch its
-values, and the group pools them.
+Variables on several devices form one group per device. Embedding variables in other processes, such as parameter servers, and those
+whose parts are on several devices, form one group of all: each device is asked once (exchange.py).
 
 Source of names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` and `group_embedding_lookup`.
 """

@@ -402,21 +402,21 @@ def group_unit_of(g, handle):
     if op.type not in placement.GROUP_LOOKUP_GRADS or keys.value_index >= op.get_attr("U"):
         return None
     forward = _skip_identities(op.inputs[0], []).op
-    if forward.type not in placement.GROUP_LOOKUPS:
+    if forward.type not in (*placement.GROUP_LOOKUPS, "MultitierServe"):
         return None
-    units = forward.get_attr("units")
-    first_input = gradients.group_inputs(forward.get_attr("sources"), units, forward.get_attr("H"))
+    lookup = gradients.GroupLookup.of(forward)
+    first_input = gradients.group_inputs(lookup.sources, lookup.units, lookup.num_handles)
     part = keys.value_index
     for member in op.get_attr("members"):
-        if part < units[member]:
+        if part < lookup.units[member]:
             break
-        part -= units[member]
-    if forward.inputs[first_input[member] + part].name != handle.name:
+        part -= lookup.units[member]
+    if lookup.inputs[first_input[member] + part].name != handle.name:
         return None
     unchanged = values.op is op and values.value_index == op.get_attr("U") + keys.value_index
     group = origins.GroupGradient.of_op(op)
     before += op.control_inputs
-    return origins.GroupUnit(group, sum(units[:member]) + part, member, unchanged, before)
+    return origins.GroupUnit(group, sum(lookup.units[:member]) + part, member, unchanged, before)
 
 
 def _in_order(leaves, orders):

@@ -114,8 +114,11 @@ absl::Status PoolShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ListOf(c, "dims", names.size(), &dims));
   TF_RETURN_IF_ERROR(Joins(c, num_values, names.size(), &joins));
   TF_RETURN_IF_ERROR(CheckEntries(forms, num_indices, num_shapes));
+  int num_weights;
+  TF_RETURN_IF_ERROR(c->GetAttr("W", &num_weights));
   const int keys = 1 + num_homes;
-  TF_RETURN_IF_ERROR(ExpectTotal("keys", static_cast<int>(names.size()), c->num_inputs() - keys - num_indices - num_shapes));
+  TF_RETURN_IF_ERROR(ExpectTotal("keys", static_cast<int>(names.size()),
+                                 c->num_inputs() - keys - num_indices - num_shapes - num_weights));
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
   TF_RETURN_IF_ERROR(Vectors(c, 1, num_homes));
@@ -227,12 +230,14 @@ REGISTER_OP("MultitierPool")
     .Input("keys: Tkeys")
     .Input("indices: I * int64")
     .Input("shapes: S * int64")
+    .Input("weights: W * float")
     .Output("values: N * float")
     .Output("finished: variant")
     .Attr("N: int >= 1")
     .Attr("H: int >= 1")
     .Attr("I: int >= 0")
     .Attr("S: int >= 0")
+    .Attr("W: int >= 0")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Attr("Tkeys: list({int64, int32}) >= 1")
     .Attr("members: list(string)")
@@ -247,6 +252,7 @@ The second half of a grouped lookup whose rows are elsewhere: the values of its 
 plan: of MultitierRoute.
 rows: [elements] of each home, by MultitierServe. Elements after those of the request are ignored.
 keys, indices, shapes: as in MultitierRoute; only their shapes are used.
+weights: as in MultitierRoute. They are not read here: their gradient is that of this op.
 values: see MultitierGroupLookup.
 finished: input of MultitierPoolGrad.
 )doc");

@@ -1,0 +1,217 @@
+"""Training with parameter servers: bytes and steps of an exchange against TensorFlow's own partitioned variables.
+
+    python3 benchmarks/distributed.py [--bag=10] [--batch=1024] [--whole] [--workers=2] [--wire_dtype=bfloat16]
+
+A model of 26 features of 100,000 ids each (Zipf 1.05), dim 16, bags of --bag ids, pooled by mean, and two dense layers. Two servers and
+the workers are processes of a network namespace of their own, so that its loopback counts their bytes alone. The systems take turns;
+their medians and the median of the ratios are printed as JSON.
+
+B, what must cross: for each distinct key of a table its id (8 bytes), its row and its gradient (float32), and the dense variables twice.
+"""
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+from absl import app
+from absl import flags
+import numpy as np
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("features", 26, "Tables.", lower_bound=1)
+flags.DEFINE_integer("ids", 100_000, "Ids of a table.", lower_bound=1)
+flags.DEFINE_integer("dim", 16, "Elements of a row.", lower_bound=1)
+flags.DEFINE_integer("bag", 1, "Ids of a feature of an example.", lower_bound=1)
+flags.DEFINE_integer("batch", 2048, "Examples of a step of a worker.", lower_bound=1)
+flags.DEFINE_integer("servers", 2, "Parameter servers.", lower_bound=1)
+flags.DEFINE_integer("workers", 1, "Workers.", lower_bound=1)
+flags.DEFINE_integer("steps", 60, "Steps that are timed, after 20 others.", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "Runs of each system, in turns.", lower_bound=1)
+flags.DEFINE_bool("whole", False, "Whole tables, each on one server, instead of a part on each.")
+flags.DEFINE_string("wire_dtype", "float32", "The type of rows and gradients between processes.")
+flags.DEFINE_enum("system", None, ["exchange", "stock"], "What a process of a run trains.")
+
+BATCHES = 8
+WARM_UP = 20
+
+
+def batches(worker):
+    """int64 [BATCHES, features, batch, bag]."""
+    rng = np.random.default_rng(17 + worker)
+    uniform = rng.random((BATCHES, FLAGS.features, FLAGS.batch, FLAGS.bag))
+    return (((FLAGS.ids**-0.05 - 1) * uniform + 1) ** (-1 / 0.05)).astype(np.int64) % FLAGS.ids
+
+
+def bytes_needed(dense):
+    """B of a step. dense: elements of the dense variables."""
+    found = batches(0)
+    distinct = sum(np.unique(ids).size for batch in found for ids in batch) / BATCHES
+    return distinct * (8 + 2 * 4 * FLAGS.dim) + 2 * 4 * dense
+
+
+def loopback():
+    with open("/proc/net/dev") as f:
+        return next(int(line.split()[9]) for line in f if line.strip().startswith("lo:"))
+
+
+def process(config):
+    """A server, or a worker, which prints its result."""
+    import tensorflow as tf
+
+    import tf_multitier
+
+    v1 = tf.compat.v1
+    job, index = config["task"]["type"], config["task"]["index"]
+    session_config = v1.ConfigProto(inter_op_parallelism_threads=2)
+    server = tf.distribute.Server(config["cluster"], job, index, config=session_config)
+    if job == "ps":
+        server.join()
+    ids = batches(index)
+    with (
+        tf.Graph().as_default(),
+        v1.device(
+            v1.train.replica_device_setter(
+                cluster=config["cluster"], worker_device=f"/job:worker/task:{index}"
+            )
+        ),
+    ):
+        step = v1.train.get_or_create_global_step()
+        number = v1.placeholder(tf.int64, [])
+        with tf.device(f"/job:worker/task:{index}"):
+            batch = tf.constant(ids)[number]
+        rows = tf.reshape(tf.range(FLAGS.batch * FLAGS.bag, dtype=tf.int64), [-1])
+        indices = tf.stack([rows // FLAGS.bag, rows % FLAGS.bag], 1)
+        bags = [
+            tf.SparseTensor(indices, tf.reshape(batch[i], [-1]), [FLAGS.batch, FLAGS.bag])
+            for i in range(FLAGS.features)
+        ]
+        partitioner = None if FLAGS.whole else v1.fixed_size_partitioner(FLAGS.servers)
+        initializer = tf.random_uniform_initializer(-0.05, 0.05, seed=1)
+        if FLAGS.system == "exchange":
+            tables = [
+                tf_multitier.get_embedding_variable(
+                    f"table{i}", FLAGS.dim, initializer=initializer, partitioner=partitioner
+                )
+                for i in range(FLAGS.features)
+            ]
+            x = tf_multitier.nn.group_embedding_lookup_sparse(tables, bags, "mean", concat=True)
+        else:
+            tables = [
+                v1.get_variable(
+                    f"table{i}",
+                    [FLAGS.ids, FLAGS.dim],
+                    initializer=initializer,
+                    partitioner=partitioner,
+                )
+                for i in range(FLAGS.features)
+            ]
+            x = tf.concat(
+                [
+                    v1.nn.embedding_lookup_sparse(table, its, None, combiner="mean")
+                    for table, its in zip(tables, bags)
+                ],
+                1,
+            )
+        width = FLAGS.features * FLAGS.dim
+        w1 = v1.get_variable("w1", [width, 32], initializer=initializer)
+        w2 = v1.get_variable("w2", [32, 1], initializer=initializer)
+        loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(tf.matmul(x, w1)), w2) - 1.0))
+        train = v1.train.AdagradOptimizer(0.05).minimize(loss, global_step=step)
+        with v1.train.MonitoredTrainingSession(
+            server.target, is_chief=index == 0, config=session_config
+        ) as session:
+            for i in range(WARM_UP):
+                session.run(train, {number: i % BATCHES})
+            sent, start = loopback(), time.perf_counter()
+            for i in range(FLAGS.steps):
+                session.run(train, {number: i % BATCHES})
+            seconds, sent = time.perf_counter() - start, loopback() - sent
+    print(
+        json.dumps(
+            {
+                "steps_per_second": FLAGS.steps / seconds,
+                "bytes_per_step": sent / FLAGS.steps / FLAGS.workers,
+                "of_what_is_needed": sent
+                / FLAGS.steps
+                / FLAGS.workers
+                / bytes_needed(width * 32 + 32),
+            }
+        ),
+        flush=True,
+    )
+    os._exit(0)  # the servers end with the namespace
+
+
+def namespace():
+    """Starts the processes of a run in this network namespace, and prints the results of its workers."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    held = [socket.socket() for _ in range(FLAGS.servers + FLAGS.workers)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+    for each in held:
+        each.close()
+    cluster = {"ps": addresses[: FLAGS.servers], "worker": addresses[FLAGS.servers :]}
+    started = []
+    for job, its in cluster.items():
+        for index in range(len(its)):
+            env = {
+                **os.environ,
+                "TF_CONFIG": json.dumps(
+                    {"cluster": cluster, "task": {"type": job, "index": index}}
+                ),
+                "TF_MULTITIER_WIRE_DTYPE": FLAGS.wire_dtype,
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                "CUDA_VISIBLE_DEVICES": "-1",
+            }
+            output = subprocess.PIPE if job == "worker" else subprocess.DEVNULL
+            started.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stdout=output))
+    try:
+        for worker in started[FLAGS.servers :]:
+            sys.stdout.write(worker.communicate(timeout=300)[0].decode())
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def run(system):
+    """The results of one run: of its workers, steps added up."""
+    command = ["unshare", "-rn", sys.executable, *sys.argv, f"--system={system}"]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    workers = [json.loads(line) for line in found.splitlines() if line.startswith("{")]
+    if len(workers) != FLAGS.workers:
+        raise RuntimeError(f"expected results of {FLAGS.workers} workers, found: {found!r}")
+    total = dict(workers[0])
+    total["steps_per_second"] = sum(each["steps_per_second"] for each in workers)
+    return total
+
+
+def main(_):
+    if FLAGS.system and "TF_CONFIG" in os.environ:
+        return process(json.loads(os.environ["TF_CONFIG"]))
+    if FLAGS.system:
+        return namespace()
+    runs = [(run("exchange"), run("stock")) for _ in range(FLAGS.rounds)]
+    median = lambda pick: statistics.median(map(pick, runs))
+    print(
+        json.dumps(
+            {
+                "exchange": {key: median(lambda r, key=key: r[0][key]) for key in runs[0][0]},
+                "stock": {key: median(lambda r, key=key: r[1][key]) for key in runs[0][1]},
+                "speed_ratio": median(
+                    lambda r: r[0]["steps_per_second"] / r[1]["steps_per_second"]
+                ),
+            },
+            indent=1,
+        )
+    )
+    return None
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,328 @@
+"""The exchange: a step asks each home of rows once, for all tables that it keeps.
+
+A home is a device with parts of embedding variables that is not in the caller's process, such as a parameter server.
+
+    the caller                                      each home
+    MultitierRoute  ---- keys, counts: int64 ---->  MultitierServe: looks up, keeps a plan
+    MultitierPool   <--- rows --------------------
+    MultitierPoolGrad -- sums ------------------->  MultitierServeGrad, then the gradient and the update of a grouped lookup
+
+A distinct key crosses once each way, with the number of its occurrences. Rows are pooled by the caller in the order of occurrence, by the
+code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there where that is fewer
+bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
+
+Rows and their gradients cross as float32, or rounded to TF_MULTITIER_WIRE_DTYPE.
+"""
+
+import os
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from tf_multitier import gradients
+from tf_multitier import group_tape
+from tf_multitier import origins
+from tf_multitier import placement
+from tf_multitier._library import ops
+from tf_multitier.lookup_member import Member
+from tf_multitier.options import value_type
+from tf_multitier.queries import on_device_of
+from tf_multitier.tensorflow_internals import colocate_with
+
+WIRE_DTYPE = "TF_MULTITIER_WIRE_DTYPE"
+
+
+class _Home(typing.NamedTuple):
+    """The parts at one home, in order of members and parts. members: the number of the member of each."""
+
+    parts: list
+    members: list
+
+    @property
+    def place(self):
+        """A context for ops at this home."""
+        if origins.is_v1_graph():
+            return on_device_of(self.parts[0])
+        return tf.device(self.parts[0].handle.device)
+
+
+class _Servers:
+    """The way to homes on other devices: each is asked by itself, and TensorFlow sends the tensors.
+
+    homes: list of _Home. of_parts: the number of the home of each part, in order of members and parts.
+    """
+
+    def __init__(self, members):
+        found = {}
+        self.of_parts = []
+        for number, member in enumerate(members):
+            for part in member.parts:
+                device = part.handle.device
+                home = found.setdefault(device, _Home([], []))
+                home.parts.append(part)
+                home.members.append(number)
+                self.of_parts.append(list(found).index(device))
+        self.homes = list(found.values())
+        self.units = [len(member.parts) for member in members]
+        self.num_homes = len(self.homes)
+
+    def to_homes(self, tensors):
+        """What each of `homes` gets of the callers: a list with a tensor of each caller. tensors: one for each home."""
+        return [[tensor] for tensor in tensors]
+
+    def to_caller(self, answers):
+        """What this caller gets of each home. answers: of each of `homes`, a list with a tensor for each caller."""
+        return [answer for (answer,) in answers]
+
+
+class _Looked(typing.NamedTuple):
+    """What the gradient of an exchange on a tape needs. requests, served: of each of the way's `homes`."""
+
+    requests: list
+    served: list
+    finished: typing.Any
+
+
+def is_needed(parts):
+    """Whether lookups of these EmbeddingVariables, which are parts of one, go through an exchange: they are on several devices, or in
+    another process than the caller."""
+    devices = {part.handle.device for part in parts}
+    if len(devices) > 1:
+        return True
+    process = tf.DeviceSpec.from_string(placement.process_of(devices.pop()))
+    if process.job in (None, "localhost") or placement.may_be_on_gpu(parts[0]):
+        return False
+    caller = tf.DeviceSpec.from_string(_device_of_caller())
+    return (caller.job, caller.task) != (process.job, process.task)
+
+
+def _device_of_caller():
+    if not origins.is_v1_graph():
+        with tf.init_scope():
+            return tf.constant(0).device
+    with colocate_with(None, ignore_existing=True):
+        return tf.no_op(name="caller").device
+
+
+def wire_dtype():
+    """The type of rows and gradients on the wire. ValueError for a value of TF_MULTITIER_WIRE_DTYPE that is none."""
+    return value_type(WIRE_DTYPE, os.environ.get(WIRE_DTYPE) or "float32")
+
+
+def values_of_keys(variable, keys, training):
+    """float32 keys.shape + [dim] of an embedding variable. keys: int64 of any shape."""
+    return look_up([_member(variable, keys, "dense")], [1], training)[0]
+
+
+def pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
+    """float32 [batch, dim]: see lookup._pool."""
+    member = _member(variable, keys, "sparse")._replace(
+        combiner=combiner,
+        max_norm=max_norm,
+        indices=tf.stack([rows, tf.zeros_like(rows)], 1),
+        shape=tf.stack([batch, 1]),
+        weights=weights,
+    )
+    return look_up([member], [1], training)[0]
+
+
+def _member(variable, keys, form):
+    name, dim = variable.variable_name, variable.embedding_dim
+    member = Member(f"'{name}'", "table", variable.parts, variable, dim, *[None] * 8)
+    return member._replace(form=form, combiner="sum", max_norm=-1.0, keys=keys)
+
+
+def look_up(members, joins, training):
+    """The values of members that are embedding variables. joins: the number of consecutive members in each tensor of values."""
+    way = _Servers(members)
+    run = lambda: _run(members, way, joins, training)
+    if origins.is_v1_graph():
+        return gradients.checked_in_loops(run()[0])
+    handles = [part.handle for member in members for part in member.parts]
+    weights = [member.weights for member in members if member.weights is not None]
+
+    def gradient(looked, used, grads):
+        return _gradient(members, way, joins, looked, used, grads)
+
+    return group_tape.recorded("MultitierExchange", handles + weights, run, gradient)
+
+
+def _run(members, way, joins, training):
+    """(values, _Looked)."""
+    names = [member.where for member in members]
+    forms = [member.form for member in members]
+    dims = [member.dim for member in members]
+    entries = (
+        [member.keys for member in members],
+        [member.indices for member in members if member.indices is not None],
+        [member.shape for member in members if member.shape is not None],
+        [member.weights for member in members if member.weights is not None],
+    )
+    routed = ops.multitier_route(
+        *entries,
+        members=names,
+        units=way.units,
+        homes=way.of_parts,
+        forms=forms,
+        combiners=[member.combiner for member in members],
+        dims=dims,
+        weighted=[member.weights is not None for member in members],
+        max_norms=[member.max_norm for member in members],
+        T=wire_dtype(),
+        H=way.num_homes,
+    )
+    requests = way.to_homes(list(routed.requests))
+    served = []
+    for home, its_requests in zip(way.homes, requests):
+        with home.place:
+            served.append(
+                ops.multitier_serve(
+                    [part.handle for part in home.parts],
+                    its_requests,
+                    names=[names[member] for member in home.members],
+                    dims=[dims[member] for member in home.members],
+                    training=training,
+                    T=wire_dtype(),
+                )
+            )
+    pooled = ops.multitier_pool(
+        routed.plan,
+        way.to_caller([list(its.rows) for its in served]),
+        *entries,
+        members=names,
+        forms=forms,
+        dims=dims,
+        joins=joins,
+        N=len(joins),
+    )
+    return list(pooled.values), _Looked(requests, served, pooled.finished)
+
+
+# ---- gradients
+
+
+def _pool_gradient(finished, used, grads, joins, dtype, num_homes, weighted):
+    """(the numbers of the members that have a gradient, MultitierPoolGrad's result)."""
+    ends = np.cumsum([0] + list(joins))
+    members = [member for i in used for member in range(ends[i], ends[i + 1])]
+    result = ops.multitier_pool_grad(
+        finished,
+        [tf.convert_to_tensor(grads[i]) for i in used],
+        members=members,
+        joins=[joins[i] for i in used],
+        weighted=[weighted[member] for member in members],
+        W=sum(weighted[member] for member in members),
+        H=num_homes,
+        T=dtype,
+    )
+    return members, result
+
+
+def _home_gradient(handles, dims, requests, plan, op, used, sums):
+    """The gradients of the handles at one home. used: the numbers of its units that have one. op: the Serve; None eagerly."""
+    grads = ops.multitier_serve_grad(requests, sums, dims=dims, U=len(dims))
+    lookup = gradients.GroupLookup.of_tables(handles + requests, plan, op, dims)
+    return gradients.group_gradient(lookup, used, grads)[: len(handles)]
+
+
+def _gradient(members, way, joins, looked, used, grads):
+    """The gradients of all handles, in order of members and parts, and of all weights, for a tape."""
+    weighted = [member.weights is not None for member in members]
+    of_weights = [None] * sum(weighted)
+    of_homes = {home.parts[0].handle.device: iter([None] * len(home.parts)) for home in way.homes}
+    if used:
+        dtype = looked.served[0].rows[0].dtype
+        trained, result = _pool_gradient(
+            looked.finished, used, grads, joins, dtype, way.num_homes, weighted
+        )
+        for member, its in zip((m for m in trained if weighted[m]), result.weights_grads):
+            of_weights[sum(weighted[:member])] = its
+        sums = way.to_homes(list(result.sums))
+        for home, requests, served, its_sums in zip(
+            way.homes, looked.requests, looked.served, sums
+        ):
+            its = [unit for unit, member in enumerate(home.members) if member in trained]
+            if not its:
+                continue
+            op = None if tf.executing_eagerly() else served.plan.op
+            dims = [members[member].dim for member in home.members]
+            handles = [part.handle for part in home.parts]
+            with home.place:
+                found = _home_gradient(handles, dims, requests, served.plan, op, its, its_sums)
+            of_homes[handles[0].device] = iter(found)
+    of_handles = [next(of_homes[part.handle.device]) for m in members for part in m.parts]
+    return of_handles + of_weights
+
+
+def _grad_of_pool(op, *grads):
+    """The gradient of MultitierPool as an operation of a graph."""
+    gradients.refuse_control_flow(op)
+    num_values, num_homes = op.get_attr("N"), op.get_attr("H")
+    used = [i for i in range(num_values) if not gradients.is_no_gradient(op, i, grads[i])]
+    found = [None] * len(op.inputs)
+    if not used:
+        return found
+    weighted, joins = _source(op.inputs[0]).get_attr("weighted"), op.get_attr("joins")
+    with _at(op):
+        trained, result = _pool_gradient(
+            op.outputs[num_values], used, grads, joins, op.get_attr("T"), num_homes, weighted
+        )
+    found[1 : 1 + num_homes] = result.sums
+    first = len(found) - sum(weighted)  # the weights are the last inputs
+    for member, its in zip((m for m in trained if weighted[m]), result.weights_grads):
+        found[first + sum(weighted[:member])] = its
+    return found
+
+
+def _grad_of_serve(op, *grads):
+    """The gradient of MultitierServe as an operation of a graph."""
+    number, askers = op.get_attr("U"), op.get_attr("A")
+    none = [None] * len(op.inputs)
+    if all(grad is None for grad in grads[:askers]):
+        return none
+    used = _units_with_gradient(op, grads[0])
+    if not used:
+        return none
+    handles, requests = list(op.inputs[:number]), list(op.inputs[number:])
+    with _at(op):
+        found = _home_gradient(
+            handles,
+            op.get_attr("dims"),
+            requests,
+            op.outputs[askers],
+            op,
+            used,
+            list(grads[:askers]),
+        )
+    return found + none[number:]
+
+
+def _units_with_gradient(serve, sums):
+    """The numbers of the units of a home whose members have a gradient."""
+    route, request = _source(serve.inputs[serve.get_attr("U")], with_number=True)
+    trained = set(_source(sums).get_attr("members"))
+    member_of = np.repeat(np.arange(len(route.get_attr("units"))), route.get_attr("units"))
+    here = [m for m, home in zip(member_of, route.get_attr("homes")) if home == request]
+    return [unit for unit, member in enumerate(here) if member in trained]
+
+
+def _source(tensor, with_number=False):
+    """The op that a tensor comes from, behind identities; with the number of its output."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return (tensor.op, tensor.value_index) if with_number else tensor.op
+
+
+def _at(op):
+    """A context for ops on the device of an op of a graph."""
+    if origins.is_v1_graph():
+        return colocate_with(op, ignore_existing=True)
+    return tf.device(op.device)
+
+
+tf.no_gradient("MultitierRoute")
+tf.RegisterGradient("MultitierPool")(_grad_of_pool)
+tf.RegisterGradient("MultitierServe")(_grad_of_serve)
+for _name in ("MultitierPoolGrad", "MultitierServeGrad"):
+    tf.RegisterGradient(_name)(gradients.refuse_second_derivative)
