@@ -148,6 +148,10 @@ def test_one_jagged_tensor_is_for_all_collections_each_with_the_optimizer_of_its
     made.apply_gradients(tape.gradient(loss, made.parameters()))
     assert list(of_rows) == ["a"] and list(of_bags) == ["b"]
     assert [int(variable.total_count()) for variable in made.parameters()] == [1, 2]
+    unweighted = {"rows": de.EmbeddingCollection(rows), "more": de.EmbeddingCollection(tables("b"))}
+    parallel_of(unweighted, [*rows, *tables("b")])
+    with pytest.raises(ValueError, match="weights: expected none"):
+        unweighted["rows"](jagged)
     other = de.KeyedJaggedTensor.from_offsets_sync(["a", "x"], [1], [0, 1, 1])
     with pytest.raises(ValueError, match="features: expected .*'a'.*found 'x'"):
         module["rows"](other)

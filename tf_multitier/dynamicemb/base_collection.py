@@ -29,7 +29,6 @@ class Collection(tf.Module):
     """What both collections share. A subclass says how ids become rows: _look_up."""
 
     _CONFIG: typing.Any = EmbeddingConfig
-    _is_weighted = False
 
     def __init__(self, tables: typing.Any, device: typing.Any = None) -> None:
         super().__init__(name="embedding_collection")
@@ -56,7 +55,9 @@ class Collection(tf.Module):
                 "the results feature@table"
             )
         self.training = True
-        self.features_of_model: frozenset = frozenset()  # of all collections of the model
+        # What a KeyedJaggedTensor for all collections of a model has: DistributedModelParallel says it.
+        self.features_of_model: frozenset = frozenset()
+        self.weights_are_of_others = False
         self.tables_by_name: typing.Any = types.MappingProxyType({})
         self.custom_scores: typing.Any = types.MappingProxyType({})
         self.fused_params: typing.Any = None
@@ -250,7 +251,7 @@ class Collection(tf.Module):
             weights,
             dict.fromkeys(names),
             self.features_of_model,
-            self._is_weighted,
+            self.weights_are_of_others,
         )
         asked = {
             name: [(feature, out) for feature, out in its if feature in ids]

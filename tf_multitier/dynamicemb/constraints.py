@@ -34,7 +34,7 @@ class DynamicEmbParameterConstraints(Fields):
       sharding_types: values of ShardingType; with use_dynamicemb that of ROW_WISE. None: all. No effect in one process.
       compute_kernels, min_partition, enforce_hbm, device_group: of kernels, shards and devices. No effect.
       pooling_factors, num_poolings, batch_sizes, is_weighted: what the batches of a table are like. No effect.
-      cache_params, stochastic_rounding, output_dtype, key_value_params, use_virtual_table: refused, except their defaults.
+      cache_params, stochastic_rounding, output_dtype, key_value_params, use_virtual_table: refused, except None and False.
       bounds_check_mode: None, NONE or FATAL. A dynamic table has no bounds; a static one refuses an id that it does not have.
       feature_names: those of the table's config, or None.
       use_dynamicemb: False: the table is a static tf.Variable [num_embeddings, embedding_dim], and its options have no effect.
@@ -102,7 +102,7 @@ class DynamicEmbParameterConstraints(Fields):
     def _refuse(self):
         for field in dataclasses.fields(self):
             found = getattr(self, field.name)
-            if field.name in _INSTEAD and found is not field.default:
+            if field.name in _INSTEAD and found is not None and found is not False:
                 raise NotImplementedError(
                     f"{self._where(field.name)}: expected {field.default}, found {found!r}: {_INSTEAD[field.name]}"
                 )

@@ -18,7 +18,7 @@ def of_input(
     weights: typing.Any,
     names: typing.Any,
     others: frozenset = frozenset(),
-    is_weighted: bool = False,
+    weights_are_of_others: bool = False,
 ) -> tuple[dict, dict]:
     """({feature: its ids}, {feature: its weights}) of what a collection is called with.
 
@@ -27,8 +27,8 @@ def of_input(
       features: a KeyedJaggedTensor, or a dict.
       weights: a dict, or None. Those of a KeyedJaggedTensor are in it.
       names: the features that there are.
-      others: features of the model, which has other collections too. A KeyedJaggedTensor may have them, and weights for some.
-      is_weighted: whether this collection takes weights.
+      others: features of other collections, which a KeyedJaggedTensor may have.
+      weights_are_of_others: whether weights of a KeyedJaggedTensor are for other collections.
 
     Raises:
       TypeError: another type.
@@ -39,8 +39,7 @@ def of_input(
             raise ValueError(
                 f"{where}: weights: expected None with a KeyedJaggedTensor, which has its own, found {weights!r}"
             )
-        with_weights = is_weighted or others <= set(names)
-        weights = features.weights_to_dict() if with_weights else None
+        weights = None if weights_are_of_others else features.weights_to_dict()
         features, weights = (
             {name: v for name, v in (its or {}).items() if name in names or name not in others}
             for its in (features.to_dict(), weights)

@@ -67,8 +67,11 @@ class DistributedModelParallel(tf.Module):
         ]
         made = [each.make() for each in plans]
         features = {name for config, _ in tables.values() for name in config.feature_names}
-        for collection, its in zip(self._collections, made):
-            collection.take(its).features_of_model = frozenset(features)
+        weighted = [getattr(each, "is_weighted", lambda: False)() for each in self._collections]
+        for collection, its, is_weighted in zip(self._collections, made, weighted):
+            collection.take(its)
+            collection.features_of_model = frozenset(features)
+            collection.weights_are_of_others = any(weighted) and not is_weighted
 
     @property
     def stands_for(self) -> typing.Any:
