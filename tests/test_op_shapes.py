@@ -89,6 +89,9 @@ def test_shapes_of_the_other_ops():
             ops.multitier_prefetch(h, keys),
         ):
             assert out.shape.rank == 0
+        steps = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[])
+        assert ops.multitier_begin_step([steps, steps]).shape.rank == 0
+        assert ops.multitier_least_in_flight(steps).shape.rank == 0
         assert ops.multitier_pop_dropped(h).shape.as_list() == [None]
         assert ops.multitier_removed_since(h, version=0).shape.as_list() == [None]
         assert [t.shape.as_list() for t in ops.multitier_last_update(h)] == [[], []]
