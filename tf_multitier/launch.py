@@ -252,7 +252,7 @@ class _Launcher:
         with self._signals():
             try:
                 return self._run()
-            except BrokenPipeError:  # nobody reads the output any more
+            except BrokenPipeError:  # the output has no reader
                 with open(os.devnull, "wb") as nowhere:
                     for stream in (sys.stdout, sys.stderr):
                         os.dup2(nowhere.fileno(), stream.fileno())
