@@ -117,8 +117,8 @@ absl::Status PoolShape(InferenceContext* c) {
   int num_weights;
   TF_RETURN_IF_ERROR(c->GetAttr("W", &num_weights));
   const int keys = 1 + num_homes;
-  TF_RETURN_IF_ERROR(ExpectTotal("keys", static_cast<int>(names.size()),
-                                 c->num_inputs() - keys - num_indices - num_shapes - num_weights));
+  TF_RETURN_IF_ERROR(
+      ExpectTotal("keys", static_cast<int>(names.size()), c->num_inputs() - keys - num_indices - num_shapes - num_weights));
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
   TF_RETURN_IF_ERROR(Vectors(c, 1, num_homes));
