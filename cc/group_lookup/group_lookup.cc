@@ -9,7 +9,6 @@
 #include "cc/group_lookup/group_lookup.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "cc/base/memory_reserve.h"
