@@ -174,6 +174,32 @@ def test_gradients_at_the_homes_are_those_of_the_grouped_gradient(world):
             same_bits(ours[home][place][orders[1]], theirs[unit][orders[0]])
 
 
+def test_a_home_answers_and_trains_two_askers_at_once(world):
+    c = table("c", 4)
+    one = dict(units=[1], homes=[0], forms=["dense"], combiners=["sum"], weighted=[False], H=1)
+    one |= dict(indices=[], shapes=[], weights=[], max_norms=[-1.0])
+
+    def both():
+        asked = [
+            ops.multitier_route(keys=[tf.constant(keys)], members=["m"], dims=[4], **one)
+            for keys in ([3, 1, 3], [3, 8])
+        ]
+        requests = [request for routed in asked for request in routed.requests]
+        served = ops.multitier_serve([c.parts[0].handle], requests, names=["c"], dims=[4])
+        sums = [tf.ones([8]), tf.fill([8], 2.0)]
+        its = ops.multitier_serve_grad(requests, sums, U=1, dims=[4])
+        found = ops.multitier_group_lookup_grad(
+            served.plan, its, U=1, W=0, members=[0], units=[1], weighted=[False]
+        )
+        local = [tf.reshape(tf.nn.embedding_lookup(c, keys), [-1]) for keys in ([3, 1], [3, 8])]
+        return served.rows, local, found.keys[0], found.counts[0], found.sums[0]
+
+    rows, local, keys, counts, sums = world.run(both)
+    same_bits(rows, local)
+    assert keys.tolist() == [3, 1, 8] and counts.tolist() == [3, 1, 1]
+    assert sums[:, 0].tolist() == [3.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("wire", [tf.bfloat16, tf.half])
 def test_shorter_wire_rounds_rows(world, wire):
     a, b = variables()
