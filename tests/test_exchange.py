@@ -250,3 +250,37 @@ def test_an_unknown_type_of_the_wire_is_refused(cluster, monkeypatch):
             TypeError, match="TF_MULTITIER_WIRE_DTYPE.*expected.*bfloat16.*found int8"
         ):
             tf.nn.embedding_lookup(table, [1])
+
+
+@pytest.fixture
+def control_flow_v2():
+    was = v1.control_flow_v2_enabled()
+    v1.enable_control_flow_v2()
+    yield
+    if not was:
+        v1.disable_control_flow_v2()
+
+
+def test_a_branch_trains(cluster, control_flow_v2):
+    with _placed(cluster, 2) as session_of:
+        table = tf_multitier.get_embedding_variable(
+            "branch",
+            2,
+            initializer=tf.constant_initializer(0.0),
+            partitioner=v1.fixed_size_partitioner(2),
+        )
+        taken = v1.placeholder(tf.bool, [])
+        value = tf.cond(
+            taken,
+            lambda: tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 2, 1])),
+            lambda: 0.0,
+        )
+        train = v1.train.GradientDescentOptimizer(1.0).minimize(value)
+        rows = [table.get_frequency([1, 2]), table.peek([1, 2])]
+        with session_of() as session:
+            session.run(v1.global_variables_initializer())
+            for each in (True, False, True):
+                session.run(train, {taken: each})
+            frequencies, values = session.run(rows)
+    assert frequencies.tolist() == [4, 2]
+    assert values.tolist() == [[-4.0, -4.0], [-2.0, -2.0]]

@@ -285,16 +285,15 @@ def _grad_of_serve(op, *grads):
     if not used:
         return none
     handles, requests = list(op.inputs[:number]), list(op.inputs[number:])
+    dims = op.get_attr("dims")
     with _at(op):
-        found = _home_gradient(
-            handles,
-            op.get_attr("dims"),
-            requests,
-            op.outputs[askers],
-            op,
-            used,
-            list(grads[:askers]),
-        )
+        plan = op.outputs[askers]
+        if op.graph is not tf.compat.v1.get_default_graph():
+            # The gradient of a branch, or of a function, takes the plan from the caller's process, which it cannot enter. So the home
+            # plans again.
+            attrs = {name: op.get_attr(name) for name in ("names", "dims", "training", "T")}
+            plan = ops.multitier_serve(handles, requests, **attrs).plan
+        found = _home_gradient(handles, dims, requests, plan, op, used, list(grads[:askers]))
     return found + none[number:]
 
 
