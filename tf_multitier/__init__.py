@@ -89,6 +89,7 @@ __all__ = [
 _LOADED_WHEN_USED = {
     "checkpoint",
     "deeprec",
+    "distribute",
     "dynamicemb",
     "engine",
     "keras",
@@ -97,11 +98,12 @@ _LOADED_WHEN_USED = {
 }
 
 if typing.TYPE_CHECKING:
-    from tf_multitier import checkpoint, deeprec, dynamicemb, engine, keras, one_embedding, serving
+    from tf_multitier import checkpoint, deeprec, distribute, dynamicemb, engine, keras
+    from tf_multitier import one_embedding, serving
 else:  # a type checker that sees __getattr__ takes every name for one that exists
 
     def __getattr__(name):
-        """`tf_multitier.checkpoint`, `deeprec`, `dynamicemb`, `engine`, `keras`, `one_embedding` and `serving`, loaded when they are first used."""
+        """The modules of _LOADED_WHEN_USED, loaded when they are first used."""
         if name in _LOADED_WHEN_USED:
             return importlib.import_module("tf_multitier." + name)
         raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")

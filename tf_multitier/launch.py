@@ -150,7 +150,7 @@ class _Process:
         def end_with_launcher():
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:  # it ended before
-                os._exit(1)
+                os.kill(os.getpid(), signal.SIGKILL)
 
         serving, tells = os.pipe()
         self._serves = False

@@ -1,0 +1,44 @@
+"""Programs of several processes on 127.0.0.1, started by tf_multitier.launch. All end with the launcher."""
+
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# The beginning of each program. It has the folder of the test as its argument.
+BEGIN = """
+import json, os, select, signal, sys
+folder = sys.argv[1]
+TF_CONFIG = json.loads(os.environ["TF_CONFIG"])
+job, index = TF_CONFIG["task"]["type"], TF_CONFIG["task"]["index"]
+with open(f"{folder}/{job}{index}", "w") as file:
+    file.write(str(os.getpid()))
+
+def end_task(task, number):
+    pid = int(open(f"{folder}/{task}").read())
+    ends = os.pidfd_open(pid)
+    os.kill(pid, number)
+    assert select.select([ends], [], [], 30)[0]
+    return pid
+"""
+
+
+def launch(folder, code, *arguments):
+    """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher)."""
+    program = folder / "program.py"
+    program.write_text(BEGIN + code)
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_multitier.launch", *arguments, str(program), str(folder)],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    lines = {}
+    for task, line in re.findall(r"^\[(.+?)\] (.*)$", done.stdout, re.M):
+        lines.setdefault(task, []).append(line)
+    return lines, [line for line in done.stderr.splitlines() if line.startswith("[launch]")]
