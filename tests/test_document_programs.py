@@ -3,7 +3,8 @@
 The blocks of a page, in its order, are one program: it begins without a name, as a file does. What differs from the page: FOLDERS are
 in the test's folder. What a page takes for granted are files, which the function of the page in NEEDS makes.
 
-The blocks of README.md and docs/tensorflow2.md are programs of their own, which test_examples.py runs.
+The blocks of README.md and docs/tensorflow2.md are programs of their own, which test_examples.py runs. So are those of
+docs/distributed.md, in test_distribute_document.py.
 """
 
 import ast
@@ -22,7 +23,8 @@ from tf_multitier import engine
 v1 = tf.compat.v1
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("/models", "/ssd", "/data", "/train", "/serve")
-PROGRAMS = {"README.md", "docs/tensorflow2.md"}  # of test_examples.py
+# Of test_examples.py and test_distribute_document.py.
+PROGRAMS = {"README.md", "docs/distributed.md", "docs/tensorflow2.md"}
 
 
 def documents():

@@ -96,7 +96,7 @@ def entries_of_part(
 
 
 def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
-    """Writes {key: variable} as a checkpoint of that prefix, or as a part of one. Returns `file_prefix`."""
+    """Writes {key: variable} as a checkpoint of that prefix, or as a part of one. Returns `file_prefix`, once it is written."""
     prefix = tf.strings.regex_replace(file_prefix, f"{_SUFFIX}$".replace(".", r"\."), "")
     variables = _whole_variables(trackables)
     own = [variable.variable_name for variable in variables.values()]
@@ -112,14 +112,16 @@ def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
                 is_listed = not is_free or of_name == name
                 manifest = manifests[id(part)]
                 entries += entries_of_part(of_name, index, count, dim, manifest, is_listed)
-    write_bundle(file_prefix, entries)
-    return file_prefix
+    written = write_bundle(file_prefix, entries)
+    # TensorFlow merges the bundles of a checkpoint, perhaps in another process than this.
+    with tf.control_dependencies([] if written is None else [written]):
+        return tf.identity(file_prefix)
 
 
-def write_bundle(prefix: typing.Any, entries: list) -> None:
-    """Writes a list of (name, slice, tensor) as the bundle of a checkpoint."""
+def write_bundle(prefix: typing.Any, entries: list) -> typing.Any:
+    """Writes a list of (name, slice, tensor) as the bundle of a checkpoint. Returns the op; None eagerly."""
     names, slices, tensors = zip(*entries)
-    tf.raw_ops.SaveV2(
+    return tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=list(names),
         shape_and_slices=list(slices),

@@ -247,8 +247,9 @@ class RowOptimizer(tf.Module):
           ValueError: no variable has a gradient, or none is trainable.
           NotImplementedError: a tf.distribute strategy has more than one replica, or its steps run elsewhere.
         """
-        strategies.check_update(f"tf_multitier.optimizers.{type(self).__name__}")
         pairs = gradient_pairs.trained_pairs(list(grads_and_vars), type(self).__name__)
+        trained = [variable for _, variable in pairs]
+        strategies.check_update(f"tf_multitier.optimizers.{type(self).__name__}", trained)
         with tf.name_scope(name or self._scope):
             step = tf.identity(self.iterations)
             rate = self._now(self._learning_rate) if learning_rate is None else learning_rate

@@ -87,7 +87,7 @@ def accessed(variable):
       ValueError: see keras_tracking.looked_up.
     """
     eager.check_use(variable, "a lookup of embedding variable")
-    strategies.check_read(f"a lookup of embedding variable '{variable.variable_name}'")
+    strategies.check_read(f"a lookup of embedding variable '{variable.variable_name}'", [variable])
     keras_tracking.looked_up(variable)
     for part in variable.parts:
         if part.trainable:

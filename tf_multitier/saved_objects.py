@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_multitier import option_record
 from tf_multitier import placement
+from tf_multitier import strategies
 from tf_multitier.tensorflow_internals import register_serializable
 from tf_multitier.tensorflow_internals import StringValue
 
@@ -64,6 +65,7 @@ def read_description(proto: typing.Any) -> tuple:
     proto.Unpack(text)
     attrs = json.loads(text.value)
     name = attrs.pop("name")
+    strategies.check_load(f"embedding variable '{name}' of a SavedModel")
     attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
     values = dict(_NOT_KEPT)
     initializer = attrs["options"].get("initializer", {})

@@ -285,6 +285,16 @@ def workers_of_collectives():
     return 1 if server is None else sum(len(job.tasks) for job in server.cluster.job)
 
 
+def partitioner_of_strategy(strategy):
+    """The variable_partitioner of a ParameterServerStrategy of TensorFlow 2, or None."""
+    return strategy.extended._variable_partitioner
+
+
+def on_next_server(strategy, make):
+    """What `make` makes on the server of a ParameterServerStrategy whose turn it is. The variables of TensorFlow take turns too."""
+    return strategy.extended._create_variable_round_robin(make)
+
+
 def set_handle_shape(handle, shape, dtype):
     """Sets the static shape and dtype of what an eager resource handle refers to. Functions that capture the handle see them."""
     handle_data_util.set_handle_data(handle, handle_data_util.create_handle_data(shape, dtype))

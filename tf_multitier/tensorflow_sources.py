@@ -187,6 +187,10 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("0d78f0e2f85e42d9", "trackable.base:Trackable._track_trackable", "keras/held.py",
      "tracks an object under a name that _lookup_dependency finds; _maybe_initialize_trackable comes before that"),
     ("f4516332d925a743", "data.ops.dataset_ops:DatasetV2.__init__", "data/parquet.py", "keeps _variant_tensor"),
+    ("62f2be44c153d595", "distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended._create_variable_round_robin",
+     "strategies.py", "calls its argument on the next server"),
+    ("0ca2b4f9e46b03a5", "distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended.__init__", "strategies.py",
+     "keeps _variable_partitioner"),
     ("03c7a3d81cbed5ae", "client.session:BaseSession.__init__", "deeprec/session_config.py",
      "takes target, graph, config; the destructor closes _session; wrapped"),
 ))

@@ -125,8 +125,12 @@ def _make(
     num_partitions,
     trainable,
     collections,
+    servers,
 ):
-    """Creates the variable with that full name (including scopes), partitioned or not."""
+    """Creates the variable with that full name (including scopes), partitioned or not.
+
+    servers: the ParameterServerStrategy on whose servers the parts are, or None.
+    """
     trainable = trainable and not is_read_only()
     value = initializers.initial_value(
         initializer, full_name, dim, option.init_option.default_value_dim
@@ -158,7 +162,10 @@ def _make(
 
     def make(name, attrs, matrix):
         if is_eager:
-            return make_eager_variable(name, attrs, matrix, trainable)
+            made = functools.partial(make_eager_variable, name, attrs, matrix, trainable)
+            if servers is None:
+                return made()
+            return strategies.on_next_server(servers, f"embedding variable '{full_name}'", made)
         return make_variable(name, attrs, matrix, trainable, collections)
 
     if num_partitions == 1:
@@ -295,7 +302,8 @@ def get_embedding_variable(
         `tf.random.set_seed`) and the variable's full name.
       trainable: whether the variable joins TRAINABLE_VARIABLES. `serving.read_only()` makes variables that cannot be trained.
       collections: names of graph collections; None: GLOBAL_VARIABLES. Eagerly, there are none, and it has no effect.
-      partitioner: a partitioner as for `tf.compat.v1.get_variable`, called with shape [1024, embedding_dim]. None: the scope's.
+      partitioner: a partitioner as for `tf.compat.v1.get_variable`, called with shape [1024, embedding_dim]. None: the scope's. In the
+        scope of a ParameterServerStrategy of TensorFlow 2, None: its variable_partitioner; parts are put on the servers in turns.
         With n > 1 partitions, the returned object routes each key to one of n tables.
       ev_option: an EmbeddingVariableOption, or None for the defaults.
       custom_getter: as for `tf.compat.v1.get_variable`. In v1 graphs only.
@@ -309,7 +317,8 @@ def get_embedding_variable(
     Raises:
       RuntimeError: called in a tf.function of a v1 graph.
       TypeError, ValueError: a bad argument, or the existing variable has another dim, dtype, partitioning or other options.
-      NotImplementedError: this build has no tier for the storage type; or a strategy of tf.distribute has several processes.
+      NotImplementedError: this build has no tier for the storage type; a strategy of tf.distribute has several processes; or the
+        variable_partitioner divides by size.
     """
     is_eager = eager.is_outside_of_graphs()
     if not is_eager:
@@ -324,6 +333,9 @@ def get_embedding_variable(
         initializer = option.init_option.initializer
     elif initializer is None:
         initializer = scope.initializer
+    servers = strategies.with_servers() if is_eager else None
+    if partitioner is None and servers is not None:
+        partitioner = strategies.partitioner_of(servers, f"embedding variable '{name}'")
     num_partitions = _number_of_partitions(name, partitioner or scope.partitioner, dim)
     make = functools.partial(
         _make,
@@ -334,6 +346,7 @@ def get_embedding_variable(
         option=option,
         num_partitions=num_partitions,
         trainable=trainable,
+        servers=servers,
     )
     if is_eager:
         return _make_eagerly(make, name, custom_getter)

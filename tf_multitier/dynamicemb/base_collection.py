@@ -195,7 +195,8 @@ class Collection(tf.Module):
 
     def begin_step(self) -> typing.Any:
         """The next step: its number, with which it is in flight (scores.py), and hyperparameters."""
-        strategies.check_update(self._where)
+        tables = [table.variable for table in self.tables_by_name.values()]
+        strategies.check_update(self._where, tables)
         optimizer = self.row_optimizer
         rate = optimizer._now(optimizer.learning_rate)
         return scores.begin_step(self), optimizer._hyper(rate)

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import saved_objects
+from tf_multitier import strategies
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras import learning_rates
@@ -55,6 +56,7 @@ class Rows(Keras3Object, keras.Variable):
     ) -> None:
         """owner: whose rows messages say that they are. whole: the variable of which embedding_variable is a part, or the same. name:
         what Keras shows after the layer's path."""
+        strategies.check_layer(owner, embedding_variable)
         self.embedding_variable = embedding_variable
         self.whole = whole
         self._owner = owner
