@@ -1,4 +1,4 @@
-"""Parameter servers of TensorFlow 1: the server's program, exact counts, its end, a server that is killed."""
+"""Parameter servers of TensorFlow 1: the server's program, exact counts, its end, processes that are killed."""
 
 import json
 import re
@@ -75,6 +75,38 @@ print("instances", sorted(name.split("-")[1] for _, names, _ in os.walk(folder +
 print("servers", sorted(open(f"{folder}/ps{i}").read() for i in range(2)))
 """
 
+# First the worker kills itself, then, when the worker is back, the chief.
+KILLED_WORKERS = """
+import time
+lives = 1 + os.path.exists(f"{folder}/{job}")
+open(f"{folder}/{job}", "w").close()
+steps, pauses, last = 0, [], None
+with tf.train.MonitoredTrainingSession(
+    server.target, job == "chief", folder + "/model", save_checkpoint_steps=10, config=config
+) as session:
+    while not os.path.exists(f"{folder}/done"):
+        at, _ = session.run([step, train])
+        steps += 1
+        pauses += [] if last is None else [time.monotonic() - last]
+        last = time.monotonic()
+        if job == "worker" and lives == 2:
+            open(f"{folder}/again", "w").close()
+        if lives == 1 and (steps == 7 if job == "worker" else at > 20 and os.path.exists(f"{folder}/again")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job == "chief" and lives == 2 and steps == 10:
+            open(f"{folder}/done", "w").close()
+        time.sleep(0.05)
+print("lives", lives)
+if job == "worker":
+    print("pause", max(pauses))
+    open(f"{folder}/left", "w").close()
+else:
+    while not os.path.exists(f"{folder}/left"):
+        time.sleep(0.05)
+    with tf.Session(server.target, config=config) as session:
+        print("frequency", *session.run(frequency), *session.run(values)[:, 0].astype(int))
+"""
+
 
 def test_two_workers_train_exactly_over_two_servers_and_the_end_of_one_server_leaves_the_other(
     tmp_path,
@@ -103,6 +135,18 @@ def test_a_server_that_is_killed_starts_again_and_the_steps_since_the_checkpoint
     assert lines["chief 0"][0] == "frequency 30 60 30 values 30 60 30"
     instances, servers = (line.split(" ", 1)[1] for line in lines["chief 0"][1:])
     assert instances == servers, "files of the process that was killed"
+
+
+def test_workers_that_are_killed_start_again_while_others_go_on(tmp_path):
+    arguments = ("--workers=2", "--ps=2", "--max_restarts=2")
+    lines, _ = launch(tmp_path, PROGRAM + KILLED_WORKERS, *arguments)
+    chief, worker = lines["chief 0"], lines["worker 0"]
+    assert chief[0] == worker[0] == "lives 2"
+    assert float(worker[1].removeprefix("pause ")) < 5  # the chief was killed and came back
+    five, two, three, *values = map(int, chief[1].split()[1:])
+    assert values == [five, two, three] and five > 20
+    # The two servers of a killed worker's last step may differ.
+    assert two % 2 == 0 and max(five, two // 2, three) - min(five, two // 2, three) <= 2
 
 
 def serve(monkeypatch, config):
