@@ -214,7 +214,7 @@ class GroupGradient {
     g.index = m.index.get();
     g.rows = m.rows.empty() ? nullptr : m.rows.data();
     g.weights = m.weights.empty() ? nullptr : m.weights.data();
-    g.factors = m.factors.empty() ? nullptr : m.factors.data();
+    g.factors = m.has_factors ? m.factors.get() : nullptr;
     g.n = piece.entries;
     g.first = static_cast<int32_t>(piece.first);
     g.dim = m.dim;

@@ -144,8 +144,9 @@ class GroupPlan {
     int64_t batch = 0;           // rows of the output; each step counts as a row
     Span<const float> weights;   // owned by the caller
     std::vector<int64_t> rows;   // [entries] the row of each entry; empty: entry i is row i
-    std::vector<float> factors;  // [batch] factor of a row's gradient; with weights, its divisor
-    PartitionedKeys routed;      // if there are several pieces
+    ReusedArray<float> factors;  // [batch] factor of a row's gradient; with weights, its divisor
+    bool has_factors = false;
+    PartitionedKeys routed;  // if there are several pieces
     std::vector<Piece> pieces;
     ReusedArray<int32_t> index;    // [entries] place in `values`
     ReusedArray<float> values;     // clipped values of distinct keys; those of a piece begin at its `first`

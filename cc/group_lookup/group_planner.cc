@@ -111,11 +111,12 @@ void GroupPlanner::Lay() {
   }
 }
 
-void GroupPlanner::FindFactors(GroupPlan::Member* m) {
-  m->factors.clear();
-  if (m->rows.empty() || m->combiner == Combiner::kSum) return;
+Status GroupPlanner::FindFactors(const std::string& name, GroupPlan::Member* m) {
+  m->has_factors = !m->rows.empty() && m->combiner != Combiner::kSum;
+  if (!m->has_factors) return OkStatus();
   const ScopedIeeeArithmetic ieee;
-  m->factors.assign(static_cast<size_t>(m->batch), 0.0f);
+  MT_RETURN_IF_ERROR(Allocate(name, static_cast<size_t>(m->batch), &m->factors));
+  std::fill_n(m->factors.get(), m->batch, 0.0f);
   const bool mean = m->combiner == Combiner::kMean;
   for (size_t begin = 0, end; begin < m->rows.size(); begin = end) {
     end = begin;
@@ -126,18 +127,18 @@ void GroupPlanner::FindFactors(GroupPlan::Member* m) {
       sum += mean ? w : w * w;
     }
     const double n = static_cast<double>(end - begin);
-    m->factors[static_cast<size_t>(m->rows[begin])] = m->weights.empty()
-                                                          ? static_cast<float>(mean ? 1.0 / n : 1.0 / std::sqrt(n))
-                                                      : mean ? sum
-                                                             : std::sqrt(sum);
+    m->factors.get()[m->rows[begin]] = m->weights.empty() ? static_cast<float>(mean ? 1.0 / n : 1.0 / std::sqrt(n))
+                                       : mean             ? sum
+                                                          : std::sqrt(sum);
   }
+  return OkStatus();
 }
 
 Status GroupPlanner::Begin(size_t i) {
   const GroupMember& m = members_[i];
   GroupPlan::Member& to = plan_->members_[i];
   MT_RETURN_IF_ERROR(FindRows(m, &to.rows));
-  FindFactors(&to);
+  MT_RETURN_IF_ERROR(FindFactors(m.name, &to));
   MT_RETURN_IF_ERROR(Allocate(m.name, m.keys.size(), &to.index));
   to.pieces.resize(std::max<size_t>(1, cut_[i]));
   to.routed.begins.clear();

@@ -80,7 +80,7 @@ class GroupPlanner {
   static void AddPooling(GroupPlan::Member* member, float* out, int64_t stride, std::vector<group_internal::Task>* tasks);
 
  private:
-  static void FindFactors(GroupPlan::Member* member);
+  static Status FindFactors(const std::string& name, GroupPlan::Member* member);
 
   const Span<const GroupMember> members_;
   GroupPlan* const plan_;
