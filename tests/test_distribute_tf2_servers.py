@@ -89,6 +89,16 @@ def keras_layer():
     with strategy.scope():
         tf_multitier.keras.Embedding(4)(tf.constant([1]))
 
+def tape_outside():
+    with tf.GradientTape():
+        tf.function(lambda: tf.reduce_sum(tf.nn.embedding_lookup(users, [1])))()
+
+def dynamicemb():
+    de = tf_multitier.dynamicemb
+    config = de.EmbeddingConfig(name="t", embedding_dim=4, num_embeddings=64, feature_names=["t"])
+    with strategy.scope():
+        de.EmbeddingCollection(tables=[config], device="meta").create({"t": de.DynamicEmbTableOptions()}, {})
+
 def load():
     module = tf.Module()
     module.table = outside
@@ -104,6 +114,9 @@ def by_size():
 
 refused(lambda: coordinator.schedule(tf.function(lambda: tf.nn.embedding_lookup(outside, [1]))))
 refused(lambda: coordinator.schedule(step_of([outside], optimizer), args=(tf.constant([1], tf.int64),)))
+refused(lambda: coordinator.schedule(tf.function(lambda: outside.get_frequency([1]))))
+refused(tape_outside)
+refused(dynamicemb)
 refused(keras_layer)
 refused(Held)
 refused(load)
@@ -124,8 +137,11 @@ def test_variables_are_on_the_servers_where_scheduled_steps_train_them_exactly_a
     tmp_path,
 ):
     lines, ends = launch(tmp_path, PROGRAM + RUN, "--workers=3", "--ps=2")
-    look_up, train, layer, held, load, by_size, chief = lines["chief 0"]
+    look_up, train, query, tape, dynamicemb, layer, held, load, by_size, chief = lines["chief 0"]
     assert look_up == train == UNREACHED.format("outside") and chief == UNREACHED.format("chief")
+    assert query == UNREACHED.format("outside").replace("a lookup", "a use")
+    assert "expected a tape in the tf.function that looks up, found one outside of it" in tape
+    assert "found the scope of a ParameterServerStrategy" in dynamicemb
     assert layer.startswith("layer 'embedding': embedding variable") and KERAS in layer
     assert "embedding variable 'users'" in held and KERAS in held
     assert (

@@ -284,3 +284,27 @@ def test_a_branch_trains(cluster, control_flow_v2):
             frequencies, values = session.run(rows)
     assert frequencies.tolist() == [4, 2]
     assert values.tolist() == [[-4.0, -4.0], [-2.0, -2.0]]
+
+
+def _route_devices(of_rows, of_lookup):
+    """The devices of the ops of the asker; none if there is no exchange."""
+    with tf.Graph().as_default() as graph:
+        with v1.device(of_rows):
+            table = tf_multitier.get_embedding_variable("placed", 4)
+        before = len(graph.get_operations())
+        with v1.device(of_lookup):
+            value = tf.nn.embedding_lookup(table, [1])
+            tf.gradients(value, [table])
+        made = graph.get_operations()[before:]
+        assert not any(op.type == "NoOp" for op in made)
+        return {op.device for op in made if op.type in ("MultitierRoute", "MultitierPoolGrad")}
+
+
+def test_lookups_in_the_process_of_the_rows_use_no_exchange():
+    for device in ("", "/cpu:0", "/job:worker/task:0", "/job:ps/task:1/cpu:0"):
+        assert _route_devices(device, device) == set()
+
+
+def test_the_caller_asks_on_its_cpu():
+    for device in ("/job:worker/task:0", "/job:worker/task:0/gpu:0"):
+        assert _route_devices("/job:ps/task:0", device) == {"/job:worker/task:0/device:CPU:0"}

@@ -1,6 +1,6 @@
-"""The exchange: a step asks each home of rows once, for all tables that it keeps.
+"""The exchange: a lookup, of one variable or a group, asks each home of rows once, for all tables that it keeps.
 
-A home is a device with parts of embedding variables that is not in the caller's process, such as a parameter server.
+A home is a device with parts of embedding variables: in another process than the caller, such as a parameter server, or one of several.
 
     the caller                                      each home
     MultitierRoute  ---- keys, counts: int64 ---->  MultitierServe: looks up, keeps a plan
@@ -20,6 +20,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier import gradients
 from tf_multitier import group_tape
 from tf_multitier import origins
@@ -29,6 +30,8 @@ from tf_multitier.lookup_member import Member
 from tf_multitier.options import value_type
 from tf_multitier.queries import on_device_of
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import device_of_new_ops
+from tf_multitier.tensorflow_internals import FuncGraph
 
 WIRE_DTYPE = "TF_MULTITIER_WIRE_DTYPE"
 
@@ -101,12 +104,16 @@ def _device_of_caller():
     if not origins.is_v1_graph():
         with tf.init_scope():
             return tf.constant(0).device
-    with colocate_with(None, ignore_existing=True):
-        return tf.no_op(name="caller").device
+    return device_of_new_ops()
+
+
+def _on_cpu():
+    """A context for the ops of the caller, which have kernels for the CPU alone. The process stays that of the caller's scope."""
+    return tf.device("/device:CPU:0")
 
 
 def wire_dtype():
-    """The type of rows and gradients on the wire. ValueError for a value of TF_MULTITIER_WIRE_DTYPE that is none."""
+    """The type of rows and gradients on the wire. TypeError for a value of TF_MULTITIER_WIRE_DTYPE that is none."""
     return value_type(WIRE_DTYPE, os.environ.get(WIRE_DTYPE) or "float32")
 
 
@@ -136,7 +143,11 @@ def _member(variable, keys, form):
 def look_up(members, joins, training):
     """The values of members that are embedding variables. joins: the number of consecutive members in each tensor of values."""
     way = _Servers(members)
-    run = lambda: _run(members, way, joins, training)
+
+    def run():
+        with _on_cpu():
+            return _run(members, way, joins, training)
+
     if origins.is_v1_graph():
         return gradients.checked_in_loops(run()[0])
     handles = [part.handle for member in members for part in member.parts]
@@ -233,9 +244,10 @@ def _gradient(members, way, joins, looked, used, grads):
     of_homes = {home.parts[0].handle.device: iter([None] * len(home.parts)) for home in way.homes}
     if used:
         dtype = looked.served[0].rows[0].dtype
-        trained, result = _pool_gradient(
-            looked.finished, used, grads, joins, dtype, way.num_homes, weighted
-        )
+        with _on_cpu():
+            trained, result = _pool_gradient(
+                looked.finished, used, grads, joins, dtype, way.num_homes, weighted
+            )
         for member, its in zip((m for m in trained if weighted[m]), result.weights_grads):
             of_weights[sum(weighted[:member])] = its
         sums = way.to_homes(list(result.sums))
@@ -284,6 +296,7 @@ def _grad_of_serve(op, *grads):
     used = _units_with_gradient(op, grads[0])
     if not used:
         return none
+    _refuse_tape_outside(op)
     handles, requests = list(op.inputs[:number]), list(op.inputs[number:])
     dims = op.get_attr("dims")
     with _at(op):
@@ -295,6 +308,18 @@ def _grad_of_serve(op, *grads):
             plan = ops.multitier_serve(handles, requests, **attrs).plan
         found = _home_gradient(handles, dims, requests, plan, op, used, list(grads[:askers]))
     return found + none[number:]
+
+
+def _refuse_tape_outside(op):
+    """NotImplementedError for a tape outside of the function that has the lookup: the plan would have to leave the server's process."""
+    if not eager.is_outside_of_graphs() or tf.DeviceSpec.from_string(op.device).job != "ps":
+        return
+    graph = tf.compat.v1.get_default_graph()
+    if op.graph is not graph and not isinstance(graph.outer_graph, FuncGraph):
+        raise NotImplementedError(
+            f"the gradient of a lookup of embedding variables on servers ('{op.name}'): expected a tape in the tf.function that looks "
+            "up, found one outside of it: let the function compute and apply the gradient"
+        )
 
 
 def _units_with_gradient(serve, sums):
@@ -320,8 +345,17 @@ def _at(op):
     return tf.device(op.device)
 
 
+def _refuse_second_derivative(op, *unused_grads):
+    """LookupError: TensorFlow's error for an operation without a gradient."""
+    name = op.name if isinstance(op, tf.Operation) else op.type
+    raise LookupError(
+        f"the gradient of a lookup of embedding variables in other processes, or on several devices, ('{name}') has no gradient of "
+        "its own: end second derivatives with tf.stop_gradient"
+    )
+
+
 tf.no_gradient("MultitierRoute")
 tf.RegisterGradient("MultitierPool")(_grad_of_pool)
 tf.RegisterGradient("MultitierServe")(_grad_of_serve)
 for _name in ("MultitierPoolGrad", "MultitierServeGrad"):
-    tf.RegisterGradient(_name)(gradients.refuse_second_derivative)
+    tf.RegisterGradient(_name)(_refuse_second_derivative)

@@ -328,6 +328,9 @@ def _device_of_plan(lookup):
     """Where the gradient op must run: a plan on a GPU is not one on the CPU, and the op has no handle that would say so."""
     if origins.is_v1_graph():
         return colocate_with(lookup.op, ignore_existing=True)
+    home = lookup.inputs[0].device or ""
+    if tf.DeviceSpec.from_string(home).job == "ps":  # nor can it leave the process of the variables
+        return tf.device(home)
     if not lookup.on_hbm:
         return contextlib.nullcontext()
     if hasattr(lookup.plan, "numpy"):  # eagerly

@@ -34,8 +34,10 @@ def colocated(part):
 
     Raises:
       RuntimeError: the part belongs to a v1 graph and the call is eager, or the reverse.
+      NotImplementedError: see strategies.check_reached.
     """
     eager.check_world(part, "a use of embedding variable")
+    strategies.check_reached(f"a use of embedding variable '{part.variable_name}'", [part])
     return on_device_of(part)
 
 

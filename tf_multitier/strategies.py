@@ -91,7 +91,12 @@ def check_read(what: str, variables: collections.abc.Iterable) -> None:
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, _ELSEWHERE):
         raise _refusal(what, strategy)
-    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+    check_reached(what, variables)
+
+
+def check_reached(what: str, variables: collections.abc.Iterable) -> None:
+    """NotImplementedError for a variable that the workers of a ParameterServerStrategy do not reach, in its scope."""
+    if with_servers() is None:
         return
     for variable in variables:
         for part in variable.parts:

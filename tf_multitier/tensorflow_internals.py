@@ -239,6 +239,15 @@ def device_scope():
     return graph, graph._device_function_stack.copy()
 
 
+def device_of_new_ops():
+    """The device that the caller's `tf.device` scopes give a new operation of a v1 graph, which gets no operation by this."""
+    stack = tf.compat.v1.get_default_graph()._device_function_stack
+    scratch = tf.Graph()
+    with scratch.as_default():
+        scratch._device_function_stack = stack.copy()
+        return tf.no_op().device
+
+
 @contextlib.contextmanager
 def only_in(scope):
     """A context: new ops of the graph are placed by `scope` alone, and are colocated with nothing."""

@@ -85,6 +85,7 @@ class Collection(tf.Module):
         Raises:
           TypeError, ValueError: a bad value; or options of other tables. Nothing is made.
           RuntimeError: the collection has variables.
+          NotImplementedError: in the scope of a ParameterServerStrategy.
         """
         return self.take(self.planned(options, fused_params).make())
 
@@ -93,6 +94,13 @@ class Collection(tf.Module):
         if self.tables_by_name:
             raise RuntimeError(
                 f"{self._where}: create: expected one call, found a second one: the collection has tables already"
+            )
+        if (
+            strategies.with_servers() is not None
+        ):  # a step that is in flight is known in one process
+            raise NotImplementedError(
+                f"{self._where}: create: expected tables in this process, found the scope of a ParameterServerStrategy: make them "
+                "outside of it, or use tf_multitier.get_embedding_variable on servers"
             )
         if not isinstance(options, collections.abc.Mapping):
             raise TypeError(
@@ -195,7 +203,7 @@ class Collection(tf.Module):
 
     def begin_step(self) -> typing.Any:
         """The next step: its number, with which it is in flight (scores.py), and hyperparameters."""
-        tables = [table.variable for table in self.tables_by_name.values()]
+        tables = [t.variable for t in self.tables_by_name.values() if not t.is_static]
         strategies.check_update(self._where, tables)
         optimizer = self.row_optimizer
         rate = optimizer._now(optimizer.learning_rate)
