@@ -64,7 +64,7 @@ def test_variables_of_this_process_make_a_group_and_others_an_exchange(graph):
     with tf.device("/cpu:0"):
         a = table("a", 2)
     with tf.device("/job:ps/task:1/cpu:0"):
-        b = table("b", 2)
+        b = table("b", 2, parts=2)  # parts are not in HBM
     nn.group_embedding_lookup_sparse([a, b, a], [sparse([[1]])] * 3, "sum")
     groups = [op for op in graph.get_operations() if kind(op) == "MultitierGroupLookup"]
     assert [op.get_attr("N") for op in groups] == [2]

@@ -7,11 +7,14 @@ from tensorflow.python.framework import op_def_registry
 
 import tf_multitier
 
-# Ops of variables in the host's memory. They have no kernel for GPUs, so that TensorFlow keeps such a variable on the CPU.
+# Ops of variables in the host's memory. They have no kernel for GPUs, so that TensorFlow keeps such a variable on the CPU. BeginStep and
+# LeastInFlight take step counters, which are made on the CPU.
 ON_CPU_ONLY = {
+    "MultitierBeginStep",
     "MultitierEmbeddingVariableHandle",
     "MultitierGroupApply",
     "MultitierGroupLookup",
+    "MultitierLeastInFlight",
     "MultitierServe",
 }
 
