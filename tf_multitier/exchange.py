@@ -93,9 +93,14 @@ def is_needed(parts):
     devices = {part.handle.device for part in parts}
     if len(devices) > 1:
         return True
-    process = tf.DeviceSpec.from_string(placement.process_of(devices.pop()))
-    if process.job in (None, "localhost") or placement.may_be_on_gpu(parts[0]):
+    (device,) = devices
+    if "/job:" not in device or device.startswith(
+        "/job:localhost/"
+    ):  # in microseconds: each eager lookup asks
         return False
+    if placement.may_be_on_gpu(parts[0]):
+        return False
+    process = tf.DeviceSpec.from_string(device)
     caller = tf.DeviceSpec.from_string(_device_of_caller())
     return (caller.job, caller.task) != (process.job, process.task)
 
