@@ -34,7 +34,7 @@ def launch(folder, code, *arguments):
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]

@@ -5,6 +5,7 @@ import re
 from concurrent import futures
 
 import pytest
+import tensorflow as tf
 
 import tf_multitier
 from cluster_util import launch
@@ -146,6 +147,14 @@ def test_workers_that_are_killed_start_again_while_others_go_on(tmp_path):
     assert values == [five, two, three] and five > 20
     # The two servers of a killed worker's last step may differ.
     assert two % 2 == 0 and max(five, two // 2, three) - min(five, two // 2, three) <= 2
+
+
+def test_workers_of_servers_look_for_the_chief_each_second():
+    with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
+        tf_multitier.get_embedding_variable("users", 4)
+        creator = tf.compat.v1.train.WorkerSessionCreator()
+        creator._get_session_manager()
+    assert creator._session_manager._recovery_wait_secs == 1
 
 
 def serve(monkeypatch, config):

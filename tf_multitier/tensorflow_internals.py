@@ -67,6 +67,7 @@ from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer
 from tensorflow.python.training import saver
+from tensorflow.python.training import session_manager
 from tensorflow.python.training import slot_creator
 from tensorflow.python.training import warm_starting_util
 from tensorflow.python.training.saving.saveable_object import SaveableObject
@@ -120,6 +121,19 @@ def wrapped_functions():
 def place_on_parameter_servers(op_type):
     """Makes `replica_device_setter` place ops of this type on parameter servers, as it places variables."""
     device_setter.STANDARD_PS_OPS += (op_type,)
+
+
+def look_for_the_chief_every(seconds):
+    """Sets how often sessions of workers look whether the chief has initialized or restored the model. TensorFlow's default is 30 seconds.
+
+    An argument of SessionManager says otherwise.
+    """
+    made = session_manager.SessionManager.__init__
+    names = made.__code__.co_varnames[: made.__code__.co_argcount]
+    place = names.index("recovery_wait_secs") - len(names)
+    defaults = list(made.__defaults__)
+    defaults[place] = seconds
+    made.__defaults__ = tuple(defaults)
 
 
 _watched: set = set()
