@@ -52,7 +52,6 @@ from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import container_of
 from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import conversion_asked_by
-from tf_multitier.tensorflow_internals import look_for_the_chief_every
 from tf_multitier.tensorflow_internals import name_from_scope_name
 from tf_multitier.tensorflow_internals import prepend_name_scope
 from tf_multitier.tensorflow_internals import resource_variable_ops
@@ -465,8 +464,6 @@ def make_variable(name, attrs, matrix, trainable, collections):
         handle=handle, initializer_op=initializer_op, graph_element=count, trainable=trainable
     )
     graph_state.state_of(graph).variables[handle.name] = variable
-    if tf.DeviceSpec.from_string(handle.device).job == "ps":
-        look_for_the_chief_every(1)
     collections = (
         [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
     )

@@ -124,9 +124,9 @@ def place_on_parameter_servers(op_type):
 
 
 def look_for_the_chief_every(seconds):
-    """Sets how often sessions of workers look whether the chief has initialized or restored the model. TensorFlow's default is 30 seconds.
+    """Sets how often, in seconds, a worker's new Sessions of this process look whether the chief has initialized or restored the model.
 
-    An argument of SessionManager says otherwise.
+    It replaces the default of SessionManager, 30 seconds. An explicit recovery_wait_secs stays.
     """
     made = session_manager.SessionManager.__init__
     names = made.__code__.co_varnames[: made.__code__.co_argcount]

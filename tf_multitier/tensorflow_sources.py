@@ -81,7 +81,7 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("01f6ab051bc50309", "training.saving.saveable_object:SaveableObject", "saver.py", "op, specs, name; restore()"),
     ("ab74bd0f4b9bb3b2", "training.saving.saveable_object:SaveSpec", "saver.py",
      "calls the tensor's function when it is taken"),
-    ("b60d72252565738f", "training.session_manager:SessionManager.__init__", "embedding_variable.py",
+    ("b60d72252565738f", "training.session_manager:SessionManager.__init__", "variable_scope.py",
      "the default of recovery_wait_secs is how often a worker looks for the chief"),
     ("265316fbf97bc55f", "training.server_lib:Server.__init__", "deeprec/session_config.py", "its arguments; wrapped"),
     ("684e8b34a4bf4b3e", "training.device_setter:replica_device_setter", "patches.py",

@@ -29,6 +29,7 @@ from tf_multitier.read_only import is_in_place
 from tf_multitier.read_only import is_read_only
 from tf_multitier.saver import NUM_BUCKETS
 from tf_multitier.tensorflow_internals import eager_seed
+from tf_multitier.tensorflow_internals import look_for_the_chief_every
 from tf_multitier.tensorflow_internals import name_from_scope_name
 
 MAX_DIM = 2**20  # of a column of the engine
@@ -166,7 +167,10 @@ def _make(
             if servers is None:
                 return made()
             return strategies.on_next_server(servers, f"embedding variable '{full_name}'", made)
-        return make_variable(name, attrs, matrix, trainable, collections)
+        variable = make_variable(name, attrs, matrix, trainable, collections)
+        if strategies.is_on_server(variable):
+            look_for_the_chief_every(1)
+        return variable
 
     if num_partitions == 1:
         return make(full_name, attrs, value.matrix)
