@@ -28,7 +28,9 @@ from tf_multitier import placement
 from tf_multitier._library import ops
 from tf_multitier.lookup_member import Member
 from tf_multitier.options import value_type
+from tf_multitier.partitioned import is_of_world
 from tf_multitier.queries import on_device_of
+from tf_multitier.distribute import world as _world
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_of_new_ops
 from tf_multitier.tensorflow_internals import FuncGraph
@@ -70,13 +72,65 @@ class _Servers:
         self.units = [len(member.parts) for member in members]
         self.num_homes = len(self.homes)
 
-    def to_homes(self, tensors):
+    def to_homes(self, tensors, unused_elements=None):
         """What each of `homes` gets of the callers: a list with a tensor of each caller. tensors: one for each home."""
         return [[tensor] for tensor in tensors]
 
     def to_caller(self, answers):
         """What this caller gets of each home. answers: of each of `homes`, a list with a tensor for each caller."""
         return [answer for (answer,) in answers]
+
+
+class _Processes:
+    """The way to the processes of a world, each of which is home to a part of every variable. One collective brings all requests, one all
+    rows, and one all gradients.
+
+    Before them, sizes and digests of what is looked up are swapped: all pad to the largest, and processes that look up other variables
+    get an error.
+    """
+
+    def __init__(self, members):
+        self._world = world = members[0].variable.world
+        self._members = members
+        self.homes = [_Home([member.parts[0] for member in members], list(range(len(members))))]
+        self.units = [world.size] * len(members)
+        self.of_parts = list(range(world.size)) * len(members)
+        self.num_homes = world.size
+        self._key = world.first_key(members[0].variable.world_number)
+        self._largest = None  # number of wire elements
+
+    def _next_key(self, which):
+        return self._key + which * _world.SIZES_PER_KEY
+
+    def to_homes(self, tensors, elements=None):
+        if elements is None:  # gradients
+            return [self._world.swap(tensors, self._largest, self._next_key(3))]
+        words, self._largest = self._agreed(tensors, elements)
+        return [self._world.swap(tensors, words, self._next_key(1))]
+
+    def to_caller(self, answers):
+        return self._world.swap(answers[0], self._largest, self._next_key(2))
+
+    def _agreed(self, requests, elements):
+        """The largest numbers of words of a request, and of elements of an answer."""
+        words = tf.stack([tf.size(request, tf.int64) for request in requests])
+        what = [
+            (m.where, m.dim, m.form, m.combiner, m.max_norm, m.variable.handle_attrs["options"])
+            for m in self._members
+        ]
+        number = tf.constant(_world.digest(repr(what)), tf.int64)
+        mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), number])
+        with tf.device(self._world.device):
+            every = self._world.all_to_all(tf.tile(mine[None], [self._world.size, 1]), self._key)
+            check = tf.debugging.assert_equal(
+                every[:, 2],
+                number,
+                message=f"rank {self._world.rank}: expected the same embedding variables, dims, options and order on all ranks, found "
+                f"others than these: {', '.join(m.where for m in self._members)}",
+            )
+            with tf.control_dependencies([] if check is None else [check]):
+                largest = tf.reduce_max(every, 0)
+        return largest[0], largest[1]
 
 
 class _Looked(typing.NamedTuple):
@@ -87,9 +141,12 @@ class _Looked(typing.NamedTuple):
     finished: typing.Any
 
 
-def is_needed(parts):
-    """Whether lookups of these EmbeddingVariables, which are parts of one, go through an exchange: they are on several devices, or in
-    another process than the caller."""
+def is_needed(variable):
+    """Whether lookups of an embedding variable go through an exchange: its parts are on several devices, or in another process than the
+    caller."""
+    if is_of_world(variable):
+        return True
+    parts = variable.parts
     devices = {part.handle.device for part in parts}
     if len(devices) > 1:
         return True
@@ -147,7 +204,7 @@ def _member(variable, keys, form):
 
 def look_up(members, joins, training):
     """The values of members that are embedding variables. joins: the number of consecutive members in each tensor of values."""
-    way = _Servers(members)
+    way = (_Processes if is_of_world(members[0].variable) else _Servers)(members)
 
     def run():
         with _on_cpu():
@@ -188,7 +245,7 @@ def _run(members, way, joins, training):
         T=wire_dtype(),
         H=way.num_homes,
     )
-    requests = way.to_homes(list(routed.requests))
+    requests = way.to_homes(list(routed.requests), routed.elements)
     served = []
     for home, its_requests in zip(way.homes, requests):
         with home.place:
@@ -280,12 +337,16 @@ def _grad_of_pool(op, *grads):
     found = [None] * len(op.inputs)
     if not used:
         return found
-    weighted, joins = _source(op.inputs[0]).get_attr("weighted"), op.get_attr("joins")
+    weighted, joins = _source(op.inputs[0], "MultitierRoute")[0].get_attr("weighted"), op.get_attr("joins")
     with _at(op):
         trained, result = _pool_gradient(
             op.outputs[num_values], used, grads, joins, op.get_attr("T"), num_homes, weighted
         )
-    found[1 : 1 + num_homes] = result.sums
+        sums = list(result.sums)
+        if op.inputs[1].op.type != "MultitierServe":  # rows of a world have padding
+            padding = [tf.size(rows) - tf.size(its) for rows, its in zip(op.inputs[1:], sums)]
+            sums = [tf.pad(its, [[0, more]]) for its, more in zip(sums, padding)]
+    found[1 : 1 + num_homes] = sums
     first = len(found) - sum(weighted)  # the weights are the last inputs
     for member, its in zip((m for m in trained if weighted[m]), result.weights_grads):
         found[first + sum(weighted[:member])] = its
@@ -329,18 +390,25 @@ def _refuse_tape_outside(op):
 
 def _units_with_gradient(serve, sums):
     """The numbers of the units of a home whose members have a gradient."""
-    route, request = _source(serve.inputs[serve.get_attr("U")], with_number=True)
-    trained = set(_source(sums).get_attr("members"))
+    route, request = _source(serve.inputs[serve.get_attr("U")], "MultitierRoute")
+    trained = set(_source(sums, "MultitierPoolGrad")[0].get_attr("members"))
+    if serve.get_attr("A") > 1:  # a process of a world, which has a part of each member
+        return sorted(trained)
     member_of = np.repeat(np.arange(len(route.get_attr("units"))), route.get_attr("units"))
     here = [m for m, home in zip(member_of, route.get_attr("homes")) if home == request]
     return [unit for unit, member in enumerate(here) if member in trained]
 
 
-def _source(tensor, with_number=False):
-    """The op that a tensor comes from, behind identities; with the number of its output."""
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return (tensor.op, tensor.value_index) if with_number else tensor.op
+def _source(tensor, op_type):
+    """The op of this type that a tensor comes from, and the number of its output."""
+    waiting, seen = [tensor], set()
+    for each in waiting:
+        if each.op.type == op_type:
+            return each.op, each.value_index
+        if each.op.name not in seen:
+            seen.add(each.op.name)
+            waiting += each.op.inputs
+    raise AssertionError(f"'{tensor.name}' comes from no {op_type}")
 
 
 def _at(op):

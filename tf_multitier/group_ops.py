@@ -17,6 +17,7 @@ from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import side_by_side
 from tf_multitier.options import value_type
+from tf_multitier.partitioned import is_of_world
 from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
 from tf_multitier.tensorflow_internals import colocate_with
@@ -75,8 +76,8 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
     ]  # {first member: concatenated values of consecutive members of the run}
     groups = collections.defaultdict(list)
     for number, member in enumerate(members):
-        if member.source == "table" and exchange.is_needed(member.parts):
-            groups[None].append(number)
+        if member.source == "table" and exchange.is_needed(member.variable):
+            groups[is_of_world(member.variable)].append(number)
             continue
         devices = {_anchor(part).device for part in member.parts}
         if len(devices) > 1 and member.source == "variable":
@@ -84,8 +85,9 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
             devices = {_anchor(part).device for part in member.parts}
         groups[_is_on_hbm(member), min(devices)].append(number)
     for key, group in groups.items():
+        is_exchange = isinstance(key, bool)
         # An exchange takes all members: each home is asked once.
-        at_most = len(group) if key is None else members_per_op
+        at_most = len(group) if is_exchange else members_per_op
         for begin in range(0, len(group), at_most):
             some = group[begin : begin + at_most]
             firsts = [
@@ -94,7 +96,7 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
                 if before is None or n != before + 1 or run_of[n] != run_of[before]
             ]
             joins = np.diff([some.index(n) for n in firsts] + [len(some)]).tolist()
-            one_op = exchange.look_up if key is None else _one_op
+            one_op = exchange.look_up if is_exchange else _one_op
             for first, value in zip(firsts, one_op([members[n] for n in some], joins, training)):
                 pieces[run_of[first]][first] = value
     values = []

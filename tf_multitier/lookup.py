@@ -144,7 +144,7 @@ def embedding_lookup(
 
 def _values_of_keys(variable, keys, training, tables):
     """float32 keys.shape + [embedding_dim]. keys: int64 of any shape."""
-    if tables is None and exchange.is_needed(variable.parts):
+    if tables is None and exchange.is_needed(variable):
         accessed(variable)
         table_numbers.checked(variable, keys, tables)
         return exchange.values_of_keys(variable, keys, training_attribute(training))
@@ -190,7 +190,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training, ta
     max_norm = max_norm_attribute(max_norm)
     training = training_attribute(training)
     parts = variable.parts
-    if not tables and exchange.is_needed(parts):
+    if not tables and exchange.is_needed(variable):
         return exchange.pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
     if not tables:
         with colocated(parts[0]):

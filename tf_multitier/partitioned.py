@@ -58,6 +58,8 @@ class PartitionedEmbeddingVariable(
         self._name = name
         self._parts = list(parts)
         self._count = None
+        self.world = None
+        self.world_number = 0
 
     def __repr__(self):
         return (
@@ -88,8 +90,8 @@ class PartitionedEmbeddingVariable(
 
     @property
     def num_partitions(self) -> int:
-        """Number of `parts`."""
-        return len(self._parts)
+        """The number of parts, in a world of processes of all of them."""
+        return self._parts[0].num_partitions
 
     @property
     def name(self) -> str:
@@ -294,6 +296,11 @@ AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
 def is_embedding_variable(variable: typing.Any) -> bool:
     """True if `variable` is an embedding variable: unpartitioned, partitioned, or a part of a partitioned one."""
     return isinstance(variable, AnyEmbeddingVariable)
+
+
+def is_of_world(variable: typing.Any) -> bool:
+    """Whether a variable is divided among the processes of a world. Its `parts` are then those of this process."""
+    return getattr(variable, "world", None) is not None
 
 
 def embedding_variables(graph: tf.Graph | None = None) -> list:

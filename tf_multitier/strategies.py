@@ -14,6 +14,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import tensorflow_internals
+from tf_multitier.distribute import world
 
 _v1 = tf.compat.v1.distribute.experimental
 # Their variables or steps are on other machines or devices, also with one replica.
@@ -134,7 +135,7 @@ def check_update(what: str, variables: collections.abc.Iterable) -> None:
     if strategy.num_replicas_in_sync > 1:
         raise _refusal(what, strategy)
     workers = tensorflow_internals.workers_of_collectives()
-    if workers > 1:
+    if workers > 1 and not world.is_connected():
         raise _error(what, f"one of the {workers} processes of a MultiWorkerMirroredStrategy")
 
 

@@ -18,6 +18,7 @@ from tf_multitier import option_record
 from tf_multitier import options
 from tf_multitier import storage_option
 from tf_multitier import strategies
+from tf_multitier.distribute import world
 from tf_multitier.embedding_variable import make_eager_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.partitioned import is_embedding_variable
@@ -172,6 +173,15 @@ def _make(
             look_for_the_chief_every(1)
         return variable
 
+    its_world = world.current()
+    if its_world is not None and its_world.size > 1 and not is_read_only():
+        attrs.update(partition_index=its_world.rank, num_partitions=its_world.size)
+        part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)
+        whole = (OwnedPartitions if is_eager else GraphPartitions)(full_name, [part])
+        whole.world, whole.world_number = its_world, its_world.number_of(full_name)
+        if not is_eager:
+            graph_state.state_of(whole.graph).partitioned[full_name] = whole
+        return whole
     if num_partitions == 1:
         return make(full_name, attrs, value.matrix)
     matrix = None

@@ -112,7 +112,10 @@ class RouteKernel : public OpKernel {
       requests.push_back(request->flat<int64_t>().data());
     }
     WriteRequests(kept->plan, Span<int64_t* const>(requests.data(), requests.size()), &executor);
-    context->set_output(num_homes_, ScalarVariant(ExchangePlanVariant(std::move(kept))));
+    Tensor* elements = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(num_homes_, TensorShape({num_homes_}), &elements));
+    for (int h = 0; h < num_homes_; ++h) elements->flat<int64_t>()(h) = kept->plan.elements(h);
+    context->set_output(num_homes_ + 1, ScalarVariant(ExchangePlanVariant(std::move(kept))));
   }
 
  private:

@@ -68,7 +68,8 @@ absl::Status RouteShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ExpectTotal("weights", weights, num_weights));
   TF_RETURN_IF_ERROR(Vectors(c, c->num_inputs() - num_weights, num_weights));
   GiveVectors(c, 0, num_homes);
-  c->set_output(num_homes, c->Scalar());
+  c->set_output(num_homes, c->Vector(num_homes));
+  c->set_output(num_homes + 1, c->Scalar());
   return absl::OkStatus();
 }
 
@@ -153,6 +154,7 @@ REGISTER_OP("MultitierRoute")
     .Input("shapes: S * int64")
     .Input("weights: W * float")
     .Output("requests: H * int64")
+    .Output("elements: int64")
     .Output("plan: variant")
     .Attr("H: int >= 1")
     .Attr("I: int >= 0")
@@ -174,6 +176,7 @@ REGISTER_OP("MultitierRoute")
 The first half of a grouped lookup whose rows are elsewhere: a request for each home.
 
 requests: [words] of each home: the distinct keys of its parts and how often each occurs.
+elements: [H] the number of elements of each home's rows.
 plan: input of MultitierPool. A plan is pooled once.
 units: number of parts of each member, an embedding variable. A key goes to its part by hash.
 homes: the home of each part, in the order of members and parts.

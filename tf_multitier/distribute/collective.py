@@ -1,0 +1,123 @@
+"""CollectiveStrategy: one ordinary program in each process, whose embedding variables are divided by whole keys.
+
+strategy = tf_multitier.distribute.CollectiveStrategy()    # before anything else of TensorFlow
+with strategy.scope():
+    table = tf_multitier.get_embedding_variable("user", 16)
+...
+grads = strategy.reduce_gradients(tape.gradient(loss, variables))
+"""
+
+from __future__ import annotations
+
+import os
+import typing
+
+import tensorflow as tf
+
+from tf_multitier.distribute import world as worlds
+
+# What schedulers set in each of several processes: {variable: what the resolver is}.
+_SCHEDULERS = {
+    "SLURM_NTASKS": "tf.distribute.cluster_resolver.SlurmClusterResolver()",
+    "OMPI_COMM_WORLD_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
+    "PMI_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
+    "HOROVOD_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
+}
+
+
+def _resolver_of_environment():
+    if os.environ.get("TF_CONFIG"):
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    for name, resolver in _SCHEDULERS.items():
+        if os.environ.get(name, "1") not in ("", "0", "1"):
+            raise ValueError(
+                f"CollectiveStrategy: cluster_resolver: expected one where {name}={os.environ[name]} says that there are several "
+                f"processes, found None: pass {resolver}"
+            )
+    return None
+
+
+class CollectiveStrategy:
+    """The processes that train together.
+
+    Args:
+      cluster_resolver: of tf.distribute.cluster_resolver. None: TF_CONFIG; without it, a world of one process.
+      timeout: seconds that a step waits for the other processes.
+    """
+
+    def __init__(self, cluster_resolver: typing.Any = None, timeout: float = 60) -> None:
+        resolver = cluster_resolver or _resolver_of_environment()
+        jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
+        tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+        size, rank, device = max(1, len(tasks)), 0, ""
+        if size > 1:
+            mine = resolver.task_type, resolver.task_id
+            if mine not in tasks:
+                raise ValueError(
+                    f"CollectiveStrategy: task: expected chief or worker of the cluster, found {mine[0]} {mine[1]}"
+                )
+            rank = tasks.index(mine)
+            device = f"/job:{mine[0]}/replica:0/task:{mine[1]}/device:CPU:0"
+            try:
+                self._runtime = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"CollectiveStrategy: expected to be made before anything else of TensorFlow runs, found: {error}"
+                ) from error
+        self._world = worlds.World(rank, size, device, float(timeout))
+        worlds.connect(self._world)
+
+    def rank(self) -> int:
+        """The number of this process."""
+        return self._world.rank
+
+    def world_size(self) -> int:
+        """The number of processes."""
+        return self._world.size
+
+    def scope(self) -> typing.Any:
+        """A context in which new embedding variables are divided among the processes by whole keys."""
+        return worlds.scope(self._world)
+
+    embedding_scope = scope
+
+    def all_reduce(self, tensors: typing.Any, op: str = "sum") -> typing.Any:
+        """The sums ("sum") or means ("mean") of float32 tensors, over the processes, in the structure of `tensors`."""
+        if op not in ("sum", "mean"):
+            raise ValueError(f"all_reduce: op: expected 'sum' or 'mean', found {op!r}")
+        if self._world.size == 1:
+            return tensors
+        flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(tensors)]
+        return tf.nest.pack_sequence_as(tensors, self._world.all_reduce(flat, op == "mean"))
+
+    def barrier(self) -> None:
+        """Waits until all processes are here."""
+        self.all_reduce([tf.zeros([1])])
+
+    def reduce_gradients(self, grads: typing.Any, op: str = "mean") -> list:
+        """The gradients of the world: dense ones and those of rows alike.
+
+        Args:
+          grads: list of gradients of this process: tensors, IndexedSlices of divided embedding variables, or None.
+          op: "mean": that of the processes' gradients; "sum": for losses that are sums.
+        """
+        if op not in ("sum", "mean"):
+            raise ValueError(f"reduce_gradients: op: expected 'sum' or 'mean', found {op!r}")
+        if self._world.size == 1:
+            return list(grads)
+        grads = list(grads)
+        dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
+        for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op) if dense else []):
+            grads[i] = grad
+        for i, grad in enumerate(grads):
+            if isinstance(grad, (list, tuple)):
+                grads[i] = [self._rows(each, op) for each in grad]
+            elif isinstance(grad, tf.IndexedSlices):
+                grads[i] = self._rows(grad, op)
+        return grads
+
+    def _rows(self, grad, op):
+        """The home has summed the gradients of all processes."""
+        if op == "sum" or grad is None:
+            return grad
+        return tf.IndexedSlices(grad.values / self._world.size, grad.indices, grad.dense_shape)
