@@ -8,11 +8,16 @@ All variables of a checkpoint in one process are saved as of one moment, while o
 Manifests are saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
 be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it. The tensor
 that lists the variable has this name alone, or the key, if two variables have the name.
+
+Of a variable of a world, each process writes its part, in `part_of_world` (distribute/checkpoints.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import json
+import os
 import typing
 from collections.abc import Iterator
 
@@ -22,6 +27,7 @@ import tensorflow as tf
 from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.partitioned import is_of_world
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.placement import process_of
 from tf_multitier.tensorflow_internals import colocate_with
@@ -34,11 +40,72 @@ _OBJECT_GRAPH = (
 # What TensorFlow adds to a checkpoint's prefix for our savers.
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"
 
+_part_of_world: typing.Any = contextvars.ContextVar("what this process writes", default=None)
+
+
+class PartOfWorld:
+    """What this process writes of a checkpoint of a world.
+
+    Attributes:
+      prefix: that of the checkpoint, next to which the rows are.
+      names: those of the variables, once their rows are written.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.names: list = []
+        self._files: list = []
+
+    def wrote(self, names: list, manifests: list) -> None:
+        """Takes note of the variables and of the manifests of their parts."""
+        self.names += names
+        for manifest in map(json.loads, (each.numpy() for each in manifests)):
+            files = [manifest["file"], *(each["file"] for each in manifest.get("linked", []))]
+            self._files += [f"{self.prefix}.{file}" for file in files]
+
+    def remove(self) -> None:
+        """Deletes the files of the rows."""
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                os.remove(file)
+
+
+@contextlib.contextmanager
+def part_of_world(prefix: str) -> Iterator[PartOfWorld]:
+    """A `tf.train.Checkpoint` that writes in the block writes this process' part of the checkpoint `prefix`."""
+    part = PartOfWorld(prefix)
+    token = _part_of_world.set(part)
+    try:
+        yield part
+    finally:
+        _part_of_world.reset(token)
+
+
+def _check_world(variables, part):
+    """NotImplementedError unless the variables are divided among the processes where, and only where, each process writes its part."""
+    for variable in variables:
+        name = f"embedding variable '{variable.variable_name}'"
+        if is_of_world(variable) and part is None:
+            raise NotImplementedError(
+                f"{name} is divided among processes: expected a save by all of them, found one of this process: save by "
+                "tf_multitier.distribute.CheckpointManager or strategy.checkpoints(directory, every)"
+            )
+        if part is not None and not is_of_world(variable):
+            raise NotImplementedError(
+                f"{name}: expected one that is divided among the processes in a checkpoint of theirs, found one of this process alone: "
+                "make it in `with strategy.scope():`"
+            )
+
 
 def _is_ours(trackable):
     if isinstance(trackable, OwnedPartitions):
         return True
     return isinstance(trackable, EmbeddingVariable) and not trackable._in_graph_mode
+
+
+def has_rows(objects: list) -> bool:
+    """Whether embedding variables are among the objects of a checkpoint."""
+    return any(map(_is_ours, objects))
 
 
 def _whole_variables(trackables):
@@ -97,11 +164,19 @@ def entries_of_part(
 
 def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
     """Writes {key: variable} as a checkpoint of that prefix, or as a part of one. Returns `file_prefix`, once it is written."""
-    prefix = tf.strings.regex_replace(file_prefix, f"{_SUFFIX}$".replace(".", r"\."), "")
     variables = _whole_variables(trackables)
+    part_of_world = _part_of_world.get()
+    _check_world(variables.values(), part_of_world)
+    if part_of_world is None:
+        prefix = tf.strings.regex_replace(file_prefix, f"{_SUFFIX}$".replace(".", r"\."), "")
+    else:
+        prefix = tf.constant(part_of_world.prefix)
     own = [variable.variable_name for variable in variables.values()]
     parts = [part for variable in variables.values() for part in variable.parts]
-    manifests = dict(zip(map(id, parts), _manifests(parts, prefix)))
+    found = _manifests(parts, prefix)
+    if part_of_world is not None:
+        part_of_world.wrote(own, found)
+    manifests = dict(zip(map(id, parts), found))
     entries: list = []
     for key, variable in variables.items():
         name = variable.variable_name

@@ -26,6 +26,7 @@ _SWAPS = 4  # of an exchange: sizes, requests, rows and gradients
 _MOST_IN_A_GRAPH = 32  # exchanges that begin with one variable
 _MOST_VARIABLES = 2**15
 _FIRST_REDUCE = 2**30 + 2**29
+_TEXT_BYTES = 4096
 
 
 def _padded_sizes():
@@ -136,6 +137,23 @@ class World:
             )
             flat.set_shape([total])
             return [tf.reshape(each, shape) for each, shape in zip(tf.split(flat, sizes), shapes)]
+
+    def text_of_first(self, text: str) -> str:
+        """The text of rank 0, in all processes. Eagerly, at most 4096 bytes."""
+        data = text.encode() if self.rank == 0 else b""
+        if len(data) > _TEXT_BYTES:
+            raise ValueError(
+                f"expected at most {_TEXT_BYTES} bytes of text, found {len(data)}: {text[:80]}..."
+            )
+        codes = tf.constant(list(data.ljust(_TEXT_BYTES, b"\0")), tf.float32)
+        [codes] = self.all_reduce([codes], mean=False)
+        return bytes(tf.cast(codes, tf.uint8).numpy()).rstrip(b"\0").decode()
+
+    def ranks_with(self, found: bool) -> list:
+        """The ranks of the processes where `found` is true. Eagerly."""
+        own = tf.one_hot(self.rank, self.size) * float(found)
+        [flags] = self.all_reduce([own], mean=False)
+        return [rank for rank, flag in enumerate(flags.numpy()) if flag]
 
 
 def digest(text: str) -> int:

@@ -1,0 +1,181 @@
+"""Checkpoints of a world of processes: other sizes of it, one process and back, processes that fail, are late or are killed."""
+
+import glob
+import os
+
+import numpy as np
+import tensorflow as tf
+
+import tf_multitier
+from cluster_util import launch
+
+# Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
+BEGIN = """
+import glob
+import numpy as np
+import tensorflow as tf
+import tf_multitier
+from tf_multitier.distribute.checkpoints import CheckpointManager
+from tf_multitier.distribute.collective import CollectiveStrategy
+
+strategy = CollectiveStrategy(timeout=30)
+rank, size = strategy.rank(), strategy.world_size()
+directory = folder + "/shared"
+
+def new(name):
+    return tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)
+
+with strategy.scope():
+    tables = [new("users"), new("items")]
+dense = tf.Variable([1.0 + rank])
+optimizer = tf_multitier.optimizers.Adam(0.1)
+checkpoint = tf.train.Checkpoint(tables=tables, dense=dense, optimizer=optimizer)
+manager = CheckpointManager(strategy, checkpoint, directory, max_to_keep=2)
+
+@tf.function(reduce_retracing=True)
+def step(ids):
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(v * v) for v in tf_multitier.nn.group_embedding_lookup(tables, [ids, ids + 7]))
+    variables = [part for table in tables for part in table.parts]
+    grads = strategy.reduce_gradients(tape.gradient(loss, variables), "sum")
+    optimizer.apply_gradients(zip(grads, variables))
+
+def train(steps):
+    for i in range(steps):
+        step(tf.constant(np.random.default_rng([i, rank]).integers(0, 300, 40)))
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {getattr(error, 'message', error)}"
+    return "none"
+"""
+TWO = """
+assert manager.restore_or_initialize() is None and manager.latest_checkpoint is None and manager.checkpoints == []
+for _ in range(3):
+    train(2)
+    path = manager.save(int(optimizer.iterations))
+assert path == manager.latest_checkpoint == f"{directory}/ckpt-6", path
+assert manager.checkpoints == [f"{directory}/ckpt-4", f"{directory}/ckpt-6"]
+strategy.barrier()
+
+print("alone:", error_of(lambda: checkpoint.write(folder + "/alone")))
+outside = new("outside")
+print("outside:", error_of(lambda: CheckpointManager(strategy, tf.train.Checkpoint(it=outside), directory).save(1)))
+own = f"{folder}/own{rank}"
+print("directory:", error_of(lambda: CheckpointManager(strategy, checkpoint, own)))
+print("step:", error_of(lambda: manager.save(20 + rank)))
+others = tf.train.Checkpoint(tables=tables[: 2 - rank])
+print("variables:", error_of(lambda: CheckpointManager(strategy, others, directory).save(30)))
+
+write = manager._write
+def fail(bundle):
+    write(bundle)
+    raise OSError("the disk is full")
+if rank == 1:
+    manager._write = fail
+print("failed:", error_of(lambda: manager.save(40)))
+manager._write = write
+assert manager.latest_checkpoint == path and manager.save(6) == path
+strategy.barrier()
+if rank == 0:
+    manager._world.timeout = 2
+    print("late:", error_of(lambda: manager.save(50)))
+strategy.barrier()
+"""
+# The same rows and values as before, after a save of what was restored.
+AGAIN = """
+def save_again():
+    assert manager.restore_or_initialize() == manager.latest_checkpoint
+    dense.assign(dense + rank)
+    print(dense.numpy().tolist(), int(optimizer.iterations), manager.save(100 + size))
+    train(2)
+"""
+# In its first life, rank 1 is killed when it has written its part.
+KILLED = """
+life = f"{folder}/life{rank}"
+if not os.path.exists(life):
+    open(life, "w").close()
+    save_again()
+    write = manager._write
+    def die(bundle):
+        write(bundle)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        manager._write = die
+    manager.save(200)
+print("restored", manager.restore())
+assert glob.glob(directory + "/.saving-*") and not glob.glob(directory + "/ckpt-200.index")
+strategy.barrier()
+manager.save(201)
+"""
+
+
+def _rows(path):
+    """{variable: its columns, and its rows in the order of their keys}."""
+    found = {}
+    for name, table in tf_multitier.checkpoint.load(path).tables.items():
+        rows = table.read()
+        order = np.argsort(rows.keys)
+        arrays = [a[order] for a in (rows.keys, rows.frequencies, rows.versions, rows.data)]
+        found[name] = ([column[:2] for column in rows.columns], *map(np.ndarray.tolist, arrays))
+    return found
+
+
+def _files(directory):
+    """The prefixes of the files in a directory."""
+    return {os.path.splitext(name)[0] for name in os.listdir(directory)}
+
+
+def _restored_alone(path):
+    """Restores a checkpoint in this process, and saves it to the directory."""
+    tables = [
+        tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)
+        for name in ("users", "items")
+    ]
+    dense, optimizer = tf.Variable([0.0]), tf_multitier.optimizers.Adam(0.1)
+    checkpoint = tf.train.Checkpoint(tables=tables, dense=dense, optimizer=optimizer)
+    manager = tf.train.CheckpointManager(checkpoint, os.path.dirname(path), max_to_keep=2)
+    assert manager.restore_or_initialize() == path
+    assert (dense.numpy().tolist(), int(optimizer.iterations)) == ([1.0], 6)
+    return manager.save(101)
+
+
+def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one_process(tmp_path):
+    lines, _ = launch(tmp_path, BEGIN + TWO, "--workers=2")
+    directory = tmp_path / "shared"
+    left = _files(directory) - {"checkpoint", "ckpt-4", "ckpt-6"}
+    assert all(name.startswith(".saving-") for name in left), left
+    assert not glob.glob(str(tmp_path / "alone*"))
+    first = _rows(str(directory / "ckpt-6"))
+    assert sum(first["users"][2]) == 2 * 6 * 40 and len(first["users"][0]) == 3
+    for begin, cure, ranks in (
+        ("alone: NotImplementedError", "tf_multitier.distribute.CheckpointManager", (0, 1)),
+        ("outside: NotImplementedError", "make it in `with strategy.scope():`", (0, 1)),
+        ("directory: ValueError", "rank 1 does not see the files of rank 0", (0, 1)),
+        ("step: ", "expected step 2", (0, 1)),
+        ("variables: ", "found users in rank 1", (0, 1)),
+        ("failed: OSError", "the disk is full", (1,)),
+        ("failed: AbortedError", "rank 1 failed: OSError: the disk is full", (0,)),
+        ("late: DeadlineExceededError", "expected rank 1 to save within 2 seconds", (0,)),
+    ):
+        for rank in ranks:
+            own = lines[f"worker {rank}"]
+            assert any(line.startswith(begin) and cure in line for line in own), (begin, own)
+
+    lines, _ = launch(tmp_path, BEGIN + AGAIN + "save_again()", "--workers=3")
+    path = str(directory / "ckpt-103")
+    assert lines == {f"worker {r}": [f"[{1.0 + r}] 6 {path}"] for r in range(3)}
+    assert _rows(path) == first
+    assert tf_multitier.checkpoint.load(path).tables["users"].num_partitions == 3
+    path = _restored_alone(path)
+    assert _rows(path) == first
+
+    lines, said = launch(tmp_path, BEGIN + AGAIN + KILLED, "--workers=2", "--max_restarts=1")
+    assert any("signal 9" in line or "137" in line for line in said), said
+    path = str(directory / "ckpt-102")
+    assert lines == {f"worker {r}": [f"[{1.0 + r}] 6 {path}", f"restored {path}"] for r in range(2)}
+    assert _rows(path) == first
+    assert _files(directory) == {"checkpoint", "ckpt-102", "ckpt-201"}
+    assert _rows(str(directory / "ckpt-201")) == first

@@ -1,0 +1,288 @@
+"""CheckpointManager: checkpoints of a world of processes.
+
+    <directory>/ckpt-10.*             a checkpoint, as one process with as many partitions writes it (saver.py)
+    <directory>/.saving-<run>-<n>/    save n of a run, until it is committed (saving.py)
+        rank-1.*                      the bundle of rank 1: the manifests of its parts; of rank 0 the dense variables, too
+
+Each process writes its rows next to the checkpoint's prefix, under random names. Rank 0 makes one bundle of all, without reading rows, and
+moves it there, its index last. The others wait for that, and not in a collective: a save may take longer than a step may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import secrets
+import shutil
+import typing
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tf_multitier import object_checkpoint
+from tf_multitier import tensorflow_internals as internals
+from tf_multitier.distribute import saving
+
+v1 = tf.compat.v1
+
+_STEP = re.compile(r"-(\d+)$")
+
+_runs: dict = {}  # of this process: the number of their saves
+
+
+class _Nothing(tf.train.experimental.ShardingCallback):
+    """Keeps dense variables out of the bundle of a process: rank 0 writes them."""
+
+    @property
+    def description(self):
+        return "no dense variables"
+
+    def __call__(self, shardable_tensors):
+        return []
+
+
+class CheckpointManager:
+    """Saves and restores the checkpoints of all processes of a strategy.
+
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+        manager = tf_multitier.distribute.CheckpointManager(strategy, checkpoint, "/shared/run")
+        manager.restore_or_initialize()
+        ...
+        manager.save(step)
+
+    All processes make it and call its methods, at the same step. A checkpoint has the rows of all of them and the dense variables of
+    rank 0. A world of any size restores it, and so does one process by `tf.train.Checkpoint.restore`; a world restores the checkpoints
+    of one process and of parameter servers. Only one manager at a time may save in a directory.
+
+    Args:
+      strategy: a CollectiveStrategy.
+      checkpoint: tf.train.Checkpoint, with the same objects in all processes.
+      directory: of the checkpoints, `ckpt-<step>`. All processes must see it. It is made if it does not exist.
+      max_to_keep: number of checkpoints that stay; None: all.
+
+    Raises:
+      ValueError: a process does not see the directory of rank 0, or max_to_keep < 1.
+    """
+
+    def __init__(
+        self,
+        strategy: typing.Any,
+        checkpoint: tf.train.Checkpoint,
+        directory: str | os.PathLike,
+        max_to_keep: int | None = 5,
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(
+                f"CheckpointManager: max_to_keep: expected at least 1 or None, found {max_to_keep}"
+            )
+        self._world, self._checkpoint = strategy._world, checkpoint
+        self._directory, self._max_to_keep = os.path.abspath(directory), max_to_keep
+        if self._is_first():
+            os.makedirs(self._directory, exist_ok=True)
+        self._run = self._shared_run() if self._world.size > 1 else ""
+
+    @property
+    def directory(self) -> str:
+        """The directory of the checkpoints."""
+        return self._directory
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the newest checkpoint in the directory, or None."""
+        return tf.train.latest_checkpoint(self._directory)
+
+    @property
+    def checkpoints(self) -> list:
+        """The prefixes of the checkpoints that are kept, the oldest first."""
+        state = tf.train.get_checkpoint_state(self._directory)
+        paths = [] if state is None else state.all_model_checkpoint_paths
+        return [path for path in paths if os.path.exists(path + ".index")]
+
+    def save(self, step: typing.Any = None) -> str:
+        """Writes a checkpoint. Returns its prefix once it exists, in all processes.
+
+        A process that ends before leaves the previous checkpoint as the newest. The next save deletes what is left of this one.
+
+        Args:
+          step: integer of the name. None: the checkpoint's `save_counter`, which each save increases. A checkpoint of the same step is
+            replaced.
+
+        Raises:
+          tf.errors.DeadlineExceededError: a process has not begun its save, or shows no life, for the strategy's timeout.
+          tf.errors.AbortedError: the save of another process failed.
+          ValueError: processes save different steps or variables.
+          NotImplementedError: an embedding variable was made outside of the strategy's scope.
+        """
+        counter = self._checkpoint.save_counter
+        counter.assign_add(1)
+        step = int(counter if step is None else step)
+        prefix = os.path.join(self._directory, f"ckpt-{step}")
+        if self._world.size == 1:
+            self._checkpoint.write(prefix)
+            self._record(prefix)
+        else:
+            self._save_together(prefix, step)
+        return prefix
+
+    def restore(self, path: str | None = None) -> str | None:
+        """Restores a checkpoint in all processes.
+
+        Args:
+          path: its prefix; None: the newest one that rank 0 sees.
+
+        Returns:
+          The prefix; None where there is no checkpoint.
+
+        Raises:
+          AssertionError: the checkpoint has no value for an object.
+          tf.errors.OpError: it is damaged.
+          tf.errors.AbortedError: another process cannot restore it. End all processes: this one has restored it.
+        """
+        path = path or self.latest_checkpoint or ""
+        if self._world.size > 1:
+            path = self._world.text_of_first(path)
+        if not path:
+            return None
+        with self._all_or_none(f"restore of '{path}'"):
+            self._checkpoint.restore(path).assert_existing_objects_matched()
+        return path
+
+    def restore_or_initialize(self) -> str | None:
+        """The same as `restore()`."""
+        return self.restore()
+
+    def _is_first(self):
+        return self._world.rank == 0
+
+    def _shared_run(self):
+        """The name of this run. Rank 0 makes a folder with it, which the others must see."""
+        run = self._world.text_of_first(secrets.token_hex(8))
+        folder = self._folder(run, 0)
+        if self._is_first():
+            os.makedirs(folder)
+        self._world.ranks_with(False)  # the folder is there
+        blind = self._world.ranks_with(not os.path.isdir(folder))
+        if self._is_first():
+            os.rmdir(folder)
+        if blind:
+            raise ValueError(
+                f"CheckpointManager: directory: expected one that all processes share, found '{self._directory}', in which rank "
+                f"{', '.join(map(str, blind))} does not see the files of rank 0: use a shared file system"
+            )
+        _runs[run] = 0
+        return run
+
+    def _folder(self, run, number):
+        return os.path.join(self._directory, f".saving-{run}-{number}")
+
+    @contextlib.contextmanager
+    def _all_or_none(self, what) -> Iterator[None]:
+        """An error of one process in the block is one of all."""
+        try:
+            yield
+        except BaseException:
+            if self._world.size > 1:
+                self._world.ranks_with(True)
+            raise
+        failed = self._world.ranks_with(False) if self._world.size > 1 else []
+        if failed:
+            raise tf.errors.AbortedError(
+                None,
+                None,
+                f"{what}: expected it in all processes, found an error in rank {', '.join(map(str, failed))}, which says why",
+            )
+
+    def _save_together(self, prefix, step):
+        _runs[self._run] += 1
+        folder = self._folder(self._run, _runs[self._run])
+        what = f"checkpoint '{prefix}'"
+        with saving.Together(self._world, folder, step, what) as together:
+            if self._is_first():
+                self._remove_leftovers()
+            with object_checkpoint.part_of_world(prefix) as part:
+                try:
+                    self._write(os.path.join(folder, f"rank-{self._world.rank}"))
+                    together.done(variables=part.names)
+                    if self._is_first():
+                        merged = self._merge(folder, together.wait_for_others(), what)
+                        together.commits()
+                        _move(merged, prefix)
+                        self._record(prefix)
+                    else:
+                        together.wait_for_end()
+                except BaseException:
+                    if together.is_undone():
+                        part.remove()
+                    raise
+        if self._is_first():
+            committed = folder + "-committed"
+            os.rename(folder, committed)  # at once, for those who look
+            shutil.rmtree(committed, ignore_errors=True)
+
+    def _write(self, bundle):
+        """Writes the bundle of this process, and its rows."""
+        if self._is_first():
+            self._checkpoint.write(bundle)
+        elif object_checkpoint.has_rows(internals.objects_of(self._checkpoint._saver)):
+            options = tf.train.CheckpointOptions(experimental_sharding_callback=_Nothing())
+            self._checkpoint.write(bundle, options)
+
+    def _merge(self, folder, reports, what):
+        """Makes one bundle of those of all processes. Returns its prefix."""
+        expected = reports[0]["variables"]
+        for rank, report in enumerate(reports):
+            if report["variables"] != expected:
+                raise ValueError(
+                    f"{what}: expected the embedding variables {', '.join(expected) or 'none'} of rank 0 in all processes, found "
+                    f"{', '.join(report['variables']) or 'none'} in rank {rank}"
+                )
+        bundles = [os.path.join(folder, f"rank-{rank}") for rank in range(self._world.size)]
+        merged = os.path.join(folder, "merged")
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=bundles if expected else bundles[:1],
+            destination_prefix=merged,
+            delete_old_dirs=False,
+        )
+        return merged
+
+    def _record(self, prefix):
+        """Makes a checkpoint the newest, and deletes the oldest."""
+        paths = [path for path in self.checkpoints if path != prefix] + [prefix]
+        kept = paths[-self._max_to_keep :] if self._max_to_keep else paths
+        with internals.deprecations_silenced():
+            v1.train.update_checkpoint_state(
+                self._directory,
+                os.path.basename(prefix),
+                [os.path.relpath(path, self._directory) for path in kept],
+                all_model_checkpoint_timestamps=[os.path.getmtime(p + ".index") for p in kept],
+            )
+            for path in paths[: len(paths) - len(kept)]:
+                v1.train.remove_checkpoint(path)
+
+    def _remove_leftovers(self):
+        """Deletes the folders of saves that were not committed.
+
+        It leaves the last ones of this process: another one may be about to learn from them that they failed.
+        """
+        recent = {self._folder(run, n - before) for run, n in _runs.items() for before in (0, 1)}
+        for folder in glob.glob(os.path.join(glob.escape(self._directory), ".saving-*")):
+            if folder not in recent:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(bundle, prefix):
+    """Gives a bundle another prefix, its index last."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(prefix + ".index")
+    for data in glob.glob(glob.escape(bundle) + ".data-*"):
+        os.rename(data, prefix + data.removeprefix(bundle))
+    os.rename(bundle + ".index", prefix + ".index")
+
+
+def step_of(path: str) -> int:
+    """The step in the name of a checkpoint."""
+    match = _STEP.search(path)
+    assert match is not None, path
+    return int(match[1])

@@ -1,0 +1,142 @@
+"""Together: a folder by which the processes of a world do one save, without a collective.
+
+    <folder>/rank-1.json    what rank 1 does: its step, a count that rises while it works, and how that ended
+
+A process is late when it has not begun, or its count has not risen, for as long as a collective waits. So a save may take any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import typing
+
+import tensorflow as tf
+
+_BEATS = 8  # of the count, in the time after which a process is late
+_LONGEST_PAUSE = 0.5  # seconds between two looks at the others
+
+
+class Together:
+    """One save of all processes. Used in a `with` block: an error in it ends the save in the other processes, too.
+
+    Args:
+      world: the World.
+      folder: that of the save. Each save has another one.
+      step: of the save.
+      what: begins messages.
+    """
+
+    def __init__(self, world: typing.Any, folder: str, step: int, what: str) -> None:
+        self._world, self._folder, self._what = world, folder, what
+        self._report: dict = {"step": step, "count": 0}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._count, daemon=True)
+
+    def __enter__(self) -> Together:
+        os.makedirs(self._folder, exist_ok=True)
+        self._say()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is not None:
+            text = getattr(error, "message", None) or str(error)
+            with contextlib.suppress(OSError):
+                self._say(failed=f"{type(error).__name__}: {text}"[:2000])
+
+    def done(self, **said: typing.Any) -> None:
+        """This process has written all its files. said: for `wait_for_others`."""
+        self._say(done=True, **said)
+
+    def commits(self) -> None:
+        """Rank 0 begins to give the checkpoint its name."""
+        self._say(committed=True)
+
+    def is_undone(self) -> bool:
+        """Whether it is known that there is and will be no checkpoint, so that the files of this process may be deleted."""
+        if self._world.rank == 0:
+            return "committed" not in self._report
+        first = self._read(0)
+        is_of_other_step = first.get("step", self._report["step"]) != self._report["step"]
+        has_failed = "failed" in first and "committed" not in first
+        return "done" not in self._report or is_of_other_step or has_failed
+
+    def wait_for_others(self) -> list:
+        """Waits until all processes are done. Returns what they said, in order of rank.
+
+        Raises:
+          tf.errors.DeadlineExceededError: one is late.
+          tf.errors.AbortedError: one has failed.
+          ValueError: one saves another step.
+        """
+        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
+        self._wait(others, lambda report: "done" in report)
+        return [self._read(rank) for rank in range(self._world.size)]
+
+    def wait_for_end(self) -> None:
+        """Waits until rank 0 has committed the save and removed the folder. Raises as `wait_for_others`."""
+        self._wait([0], lambda report: not os.path.isdir(self._folder))
+
+    def _wait(self, ranks, is_ended):
+        pause, seen = 0.005, {rank: (None, time.monotonic()) for rank in ranks}
+        while seen:
+            for rank in list(seen):
+                report, now = self._read(rank), time.monotonic()
+                self._check(rank, report)
+                if is_ended(report):
+                    del seen[rank]
+                elif report != seen[rank][0]:
+                    seen[rank] = report, now
+                elif now - seen[rank][1] > self._world.timeout:
+                    raise tf.errors.DeadlineExceededError(None, None, self._late(rank, report))
+            if seen:
+                time.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 1.2 * pause)
+
+    def _check(self, rank, report):
+        if "failed" in report:
+            raise tf.errors.AbortedError(
+                None, None, f"{self._what}: rank {rank} failed: {report['failed']}"
+            )
+        step = self._report["step"]
+        if report.get("step", step) != step:
+            raise ValueError(
+                f"{self._what}: expected step {step} in all processes, found step {report['step']} in rank {rank}: call save at the "
+                "same step in all"
+            )
+
+    def _late(self, rank, report):
+        found = "nothing more" if report else "none"
+        return (
+            f"{self._what}: expected rank {rank} to save within {self._world.timeout:g} seconds, found {found} from it: it has ended or "
+            "hangs, or it does not call save at this step, as all processes must"
+        )
+
+    def _read(self, rank):
+        with contextlib.suppress(OSError, ValueError):
+            with open(self._file(rank), encoding="utf-8") as file:
+                return json.load(file)
+        return {}
+
+    def _say(self, **said):
+        with self._lock:
+            self._report |= said | {"count": self._report["count"] + 1}
+            path = self._file(self._world.rank)
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                json.dump(self._report, file)
+            os.replace(path + ".new", path)
+
+    def _file(self, rank):
+        return os.path.join(self._folder, f"rank-{rank}.json")
+
+    def _count(self):
+        while not self._ended.wait(self._world.timeout / _BEATS):
+            with contextlib.suppress(OSError):
+                self._say()
