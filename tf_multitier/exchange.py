@@ -23,14 +23,15 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import gradients
 from tf_multitier import group_tape
+from tf_multitier import option_record
 from tf_multitier import origins
 from tf_multitier import placement
+from tf_multitier import queries
 from tf_multitier._library import ops
+from tf_multitier.distribute import world as worlds
 from tf_multitier.lookup_member import Member
 from tf_multitier.options import value_type
-from tf_multitier.partitioned import is_of_world
 from tf_multitier.queries import on_device_of
-from tf_multitier.distribute import world as _world
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_of_new_ops
 from tf_multitier.tensorflow_internals import FuncGraph
@@ -96,41 +97,38 @@ class _Processes:
         self.units = [world.size] * len(members)
         self.of_parts = list(range(world.size)) * len(members)
         self.num_homes = world.size
-        self._key = world.first_key(members[0].variable.world_number)
+        self._number = world.new_exchange()
         self._largest = None  # number of wire elements
-
-    def _next_key(self, which):
-        return self._key + which * _world.SIZES_PER_KEY
 
     def to_homes(self, tensors, elements=None):
         if elements is None:  # gradients
-            return [self._world.swap(tensors, self._largest, self._next_key(3))]
-        words, self._largest = self._agreed(tensors, elements)
-        return [self._world.swap(tensors, words, self._next_key(1))]
+            return [self._world.swap(tensors, self._largest, worlds.GRADIENTS, self._number)]
+        what = repr((wire_dtype().name, [_described(member) for member in self._members]))
+        where = ", ".join(member.where for member in self._members)
+        sizes = [tf.size(request, tf.int64) for request in tensors]
+        words, self._largest = self._world.agreed(sizes, elements, what, where, self._number)
+        return [self._world.swap(tensors, words, worlds.REQUESTS, self._number)]
 
     def to_caller(self, answers):
-        return self._world.swap(answers[0], self._largest, self._next_key(2))
+        return self._world.swap(answers[0], self._largest, worlds.ROWS, self._number)
 
-    def _agreed(self, requests, elements):
-        """The largest numbers of words of a request, and of elements of an answer."""
-        words = tf.stack([tf.size(request, tf.int64) for request in requests])
-        what = [
-            (m.where, m.dim, m.form, m.combiner, m.max_norm, m.variable.handle_attrs["options"])
-            for m in self._members
-        ]
-        number = tf.constant(_world.digest(repr(what)), tf.int64)
-        mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), number])
-        with tf.device(self._world.device):
-            every = self._world.all_to_all(tf.tile(mine[None], [self._world.size, 1]), self._key)
-            check = tf.debugging.assert_equal(
-                every[:, 2],
-                number,
-                message=f"rank {self._world.rank}: expected the same embedding variables, dims, options and order on all ranks, found "
-                f"others than these: {', '.join(m.where for m in self._members)}",
-            )
-            with tf.control_dependencies([] if check is None else [check]):
-                largest = tf.reduce_max(every, 0)
-        return largest[0], largest[1]
+
+# The options that all ranks share. Where rows are stored, and how many are in memory, is a rank's own.
+_ALIKE = (
+    *("initializer", "initializers", "default_value_no_permission", "eval_initializer", "filter"),
+    *("steps_to_live", "l2_weight_threshold", "score", "stochastic_rounding"),
+)
+
+
+def _described(member):
+    """What must be the same on all ranks."""
+    variable = member.variable
+    options = option_record.as_json(variable.handle_attrs["options"])
+    return (
+        *(member.where, member.dim, member.form, member.combiner, member.max_norm),
+        *(variable.dtype.name, variable.key_dtype.name),
+        [(name, options.get(name)) for name in _ALIKE],
+    )
 
 
 class _Looked(typing.NamedTuple):
@@ -144,7 +142,7 @@ class _Looked(typing.NamedTuple):
 def is_needed(variable):
     """Whether lookups of an embedding variable go through an exchange: its parts are on several devices, or in another process than the
     caller."""
-    if is_of_world(variable):
+    if variable.world is not None:
         return True
     parts = variable.parts
     devices = {part.handle.device for part in parts}
@@ -180,8 +178,13 @@ def wire_dtype():
 
 
 def values_of_keys(variable, keys, training):
-    """float32 keys.shape + [dim] of an embedding variable. keys: int64 of any shape."""
+    """float32 keys.shape + [dim] of an embedding variable, or None if its rows are here. keys: int64 of any shape."""
+    if not is_needed(variable):
+        return None
     return look_up([_member(variable, keys, "dense")], [1], training)[0]
+
+
+queries.through_exchange(values_of_keys)
 
 
 def pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
@@ -204,7 +207,7 @@ def _member(variable, keys, form):
 
 def look_up(members, joins, training):
     """The values of members that are embedding variables. joins: the number of consecutive members in each tensor of values."""
-    way = (_Processes if is_of_world(members[0].variable) else _Servers)(members)
+    way = (_Servers if members[0].variable.world is None else _Processes)(members)
 
     def run():
         with _on_cpu():
@@ -337,7 +340,10 @@ def _grad_of_pool(op, *grads):
     found = [None] * len(op.inputs)
     if not used:
         return found
-    weighted, joins = _source(op.inputs[0], "MultitierRoute")[0].get_attr("weighted"), op.get_attr("joins")
+    weighted, joins = (
+        _source(op.inputs[0], "MultitierRoute")[0].get_attr("weighted"),
+        op.get_attr("joins"),
+    )
     with _at(op):
         trained, result = _pool_gradient(
             op.outputs[num_values], used, grads, joins, op.get_attr("T"), num_homes, weighted

@@ -16,7 +16,6 @@ from tf_multitier.partitioned import StoredParts
 from tf_multitier.queries import accessed
 from tf_multitier.key_types import checked_keys
 from tf_multitier.lookup_member import Member
-from tf_multitier.partitioned import is_of_world
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import PartitionedVariable
 from tf_multitier.tensorflow_internals import variable_accessed
@@ -54,7 +53,7 @@ def resolve(param, number):
             table_numbers.checked(variable, keys=None, tables=None)  # a group has none
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{where}: {error}") from None
-        if len(variable.parts) < variable.num_partitions and not is_of_world(variable):
+        if len(variable.parts) < variable.num_partitions and variable.world is None:
             raise ValueError(f"{where}: {only_parts(variable.variable_name)}")
         return _member(
             f"{where} ('{variable.variable_name}')",

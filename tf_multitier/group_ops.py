@@ -17,7 +17,6 @@ from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import side_by_side
 from tf_multitier.options import value_type
-from tf_multitier.partitioned import is_of_world
 from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
 from tf_multitier.tensorflow_internals import colocate_with
@@ -77,7 +76,7 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
     groups = collections.defaultdict(list)
     for number, member in enumerate(members):
         if member.source == "table" and exchange.is_needed(member.variable):
-            groups[is_of_world(member.variable)].append(number)
+            groups[member.variable.world is not None].append(number)
             continue
         devices = {_anchor(part).device for part in member.parts}
         if len(devices) > 1 and member.source == "variable":

@@ -136,19 +136,10 @@ def embedding_lookup(
         if padding_key is not None:
             values = _padded_values(variable, ids, padding_key, max_norm, training, tables)
             return as_type(values, output_dtype)
-        values = _values_of_keys(variable, as_keys(variable, ids), training, tables)
+        values = values_of_keys(variable, as_keys(variable, ids), training, tables)
         if max_norm >= 0:
             values = placement.clip_by_norm(variable, values, max_norm)
         return as_type(values, output_dtype)
-
-
-def _values_of_keys(variable, keys, training, tables):
-    """float32 keys.shape + [embedding_dim]. keys: int64 of any shape."""
-    if tables is None and exchange.is_needed(variable):
-        accessed(variable)
-        table_numbers.checked(variable, keys, tables)
-        return exchange.values_of_keys(variable, keys, training_attribute(training))
-    return values_of_keys(variable, keys, training, tables)
 
 
 def _padding_key(variable, padding_idx):

@@ -58,8 +58,6 @@ class PartitionedEmbeddingVariable(
         self._name = name
         self._parts = list(parts)
         self._count = None
-        self.world = None
-        self.world_number = 0
 
     def __repr__(self):
         return (
@@ -296,11 +294,6 @@ AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
 def is_embedding_variable(variable: typing.Any) -> bool:
     """True if `variable` is an embedding variable: unpartitioned, partitioned, or a part of a partitioned one."""
     return isinstance(variable, AnyEmbeddingVariable)
-
-
-def is_of_world(variable: typing.Any) -> bool:
-    """Whether a variable is divided among the processes of a world. Its `parts` are then those of this process."""
-    return getattr(variable, "world", None) is not None
 
 
 def embedding_variables(graph: tf.Graph | None = None) -> list:

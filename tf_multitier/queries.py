@@ -1,6 +1,6 @@
 """Queries: the methods that EmbeddingVariable and PartitionedEmbeddingVariable share. They read or remove keys and rows.
 
-`lookup_values` is the dense lookup. The pooled lookups, and what TensorFlow's own lookup functions call, are in lookup.py.
+`values_of_keys` is the dense lookup. The pooled lookups, and what TensorFlow's own lookup functions call, are in lookup.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tf_multitier import key_types
 from tf_multitier import strategies
 from tf_multitier import table_numbers
 from tf_multitier._library import ops
+from tf_multitier.distribute import world_keys
 from tf_multitier.key_types import as_keys
 from tf_multitier.options import value_type
 from tf_multitier.tensorflow_internals import colocate_with
@@ -46,11 +47,20 @@ def partition_keys(keys, num_partitions):
     return ops.multitier_partition_keys(keys, num_partitions=num_partitions)
 
 
-def route(parts, keys, read, tail_shape=(), place=colocated, tables=()):
+_exchange = None  # see through_exchange
+
+
+def through_exchange(values_of_keys):
+    """Sets what looks up variables whose rows are elsewhere: (variable, int64 keys, training) -> float32 keys.shape + [dim], or None."""
+    global _exchange
+    _exchange = values_of_keys
+
+
+def route(variable, keys, read, tail_shape=(), place=colocated, tables=()):
     """Calls `read(part, keys of that part)` for each part and puts the results back in the order of `keys`.
 
     Args:
-      parts: list of EmbeddingVariable.
+      variable: an embedding variable. In a world of processes, all of them make the call.
       keys: int64, any shape.
       read: function of a part and int64 keys [m] (keys of any shape if there is one part). It returns keys.shape + tail_shape.
       tail_shape: static shape of the result for one key.
@@ -60,6 +70,9 @@ def route(parts, keys, read, tail_shape=(), place=colocated, tables=()):
     Returns:
       A tensor of shape keys.shape + tail_shape.
     """
+    parts = variable.parts
+    if variable.world is not None:
+        return world_keys.ask(variable, keys, read, tail_shape)
     if len(parts) == 1:
         with place(parts[0]):
             return read(parts[0], keys, *tables)
@@ -116,38 +129,37 @@ def typed(variable, values):
     return values if variable.dtype == tf.float32 else tf.cast(values, variable.dtype)
 
 
-def lookup_values(variable, ids, training=True, tables=None):
+def values_of_keys(variable, keys, training=True, tables=None):
     """The values of keys, each read from the part that owns it.
 
     Args:
       variable: an embedding variable, whole, partitioned, or a part of one.
-      ids: integers of any shape; every one is a key.
+      keys: int64 of any shape, whatever the variable's key_dtype: see as_keys.
       training: False: a key without a row reads as `eval_initializer` says.
-      tables: integers of the shape of ids, or None: see lookup.embedding_lookup.
+      tables: integers of the shape of keys, or None: see lookup.embedding_lookup.
 
     Returns:
-      float32 ids.shape + [embedding_dim], whatever the variable's type. A key without a row reads as its initial value; no key is
+      float32 keys.shape + [embedding_dim], whatever the variable's type. A key without a row reads as its initial value; no key is
       created.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
-      TypeError, ValueError: for ids that are not integers, and those of table_numbers.checked.
+      TypeError, ValueError: those of table_numbers.checked.
     """
-    return values_of_keys(variable, as_keys(variable, ids), training, tables)
-
-
-def values_of_keys(variable, keys, training=True, tables=None):
-    """`lookup_values` of keys as ops have them: int64, whatever the variable's key_dtype."""
     training = training_attribute(training)
     accessed(variable)
+    tables = table_numbers.checked(variable, keys, tables)
+    values = None if tables else _exchange(variable, keys, training)
+    if values is not None:
+        return values
     return route(
-        variable.parts,
+        variable,
         keys,
         lambda part, keys, *tables: ops.multitier_lookup(
             part.handle, keys, tables, training=training
         ),
         (variable.embedding_dim,),
-        tables=table_numbers.checked(variable, keys, tables),
+        tables=tables,
     )
 
 
@@ -185,6 +197,9 @@ class Queries:
 
     # The type that lookups give. None: that of the values. Variables of feature columns give float32.
     lookup_dtype: tf.DType | None = None
+    # The World (distribute/world.py) among whose processes the variable is divided: `parts` has that of this process. All processes call
+    # the methods that take `ids`, at the same time; other methods tell of, and change, the rows of this process. None: in no world.
+    world: typing.Any = None
 
     def _sum_over_parts(self, make, name):
         with tf.name_scope(name):
@@ -205,6 +220,8 @@ class Queries:
 
     def _sum_over_keys(self, make, keys):
         """The sum of `make(part, keys of that part)` over all parts, for int64 keys [n]."""
+        if self.world is not None:
+            return world_keys.sum_of(self, keys, make)
         split = [keys] if len(self.parts) == 1 else partition_keys(keys, len(self.parts)).part_keys
         answers = []
         for part, its_keys in zip(self.parts, split):
@@ -214,7 +231,7 @@ class Queries:
 
     def _ask_keys(self, make, ids, name):
         with tf.name_scope(name):
-            return route(self.parts, as_keys(self, ids), make)
+            return route(self, as_keys(self, ids), make)
 
     def total_count(self, name: str = "total_count") -> tf.Tensor:
         """The number of keys that have a row: an int64 scalar."""
@@ -298,7 +315,7 @@ class Queries:
         with tf.name_scope(name):
             keys = as_keys(self, ids)
             values = route(
-                self.parts,
+                self,
                 keys,
                 lambda p, k, *t: ops.multitier_peek(p.handle, k, t),
                 (self.embedding_dim,),
@@ -461,7 +478,7 @@ class Queries:
           tf.errors.ResourceExhaustedError, when run: memory is short.
         """
         rows = self._scalar(rows, "rows")
-        parts = len(self.parts)
+        parts = self.num_partitions if self.is_partitioned else 1
         # A negative number stays one: each part refuses it.
         share = rows if parts == 1 else tf.where(rows < 0, rows, (rows + parts - 1) // parts)
         return self._each_part(lambda p: ops.multitier_reserve(p.handle, share), name)
@@ -479,5 +496,5 @@ class Queries:
         `tf.gather` and TensorFlow's lookups call this.
         """
         with tf.name_scope(name or "embedding_lookup"):
-            values = lookup_values(self, indices)
+            values = values_of_keys(self, as_keys(self, indices))
             return values if self.lookup_dtype == tf.float32 else typed(self, values)

@@ -19,6 +19,7 @@ import tqdm
 from tf_multitier import key_types
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.distribute.world_keys import no_world
 from tf_multitier.departed_rows import column_name
 from tf_multitier.departed_rows import column_names
 from tf_multitier.departed_rows import DepartedRows
@@ -315,6 +316,7 @@ class RowTransfer(DepartedRows):
             raise ValueError(
                 f"slots: expected each slot once, and not 'value', found {[column_name(s) for s in slots or {}]}"
             )
+        no_world(self, "upsert", "write a checkpoint with the rows, and restore it")
         with tf.name_scope(name):
             keys = as_keys(self, keys, "keys")
             keys.shape.assert_has_rank(1)
@@ -382,6 +384,7 @@ class RowTransfer(DepartedRows):
         """
         if dtype not in saver.FROZEN_DTYPES:
             raise ValueError(f"dtype: expected {', '.join(saver.FROZEN_DTYPES)}; found {dtype!r}")
+        no_world(self, "freeze", "save a checkpoint, and call tf_multitier.serving.freeze")
         return saver.freeze_op(self.parts, self.variable_name, prefix, dtype, name)
 
     def clear(self, name: str = "clear") -> tf.Operation:

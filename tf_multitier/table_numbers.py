@@ -39,6 +39,11 @@ def checked(variable, keys, tables):
                 "none: pass tables= to tf_multitier.lookup.embedding_lookup"
             )
         return []
+    if variable.world is not None:
+        raise NotImplementedError(
+            f"{name}: expected a variable of one process, found one that is divided among the processes of a CollectiveStrategy: "
+            "make a variable for each table"
+        )
     if not tf.is_tensor(tables):
         tables = np.asarray(tables)
         tables = tables if tables.size else tables.astype(np.int64)

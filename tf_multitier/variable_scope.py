@@ -178,7 +178,7 @@ def _make(
         attrs.update(partition_index=its_world.rank, num_partitions=its_world.size)
         part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)
         whole = (OwnedPartitions if is_eager else GraphPartitions)(full_name, [part])
-        whole.world, whole.world_number = its_world, its_world.number_of(full_name)
+        whole.world = its_world
         if not is_eager:
             graph_state.state_of(whole.graph).partitioned[full_name] = whole
         return whole

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier._library import ops
+from tf_multitier.distribute.world_keys import no_world
 from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
@@ -80,6 +81,7 @@ def prefetch_embeddings(
             for variable, ids in _pairs(ids_of(*element)):
                 _check_world(variable, is_eager)
                 _check_place(variable, here)
+                no_world(variable, "prefetch_embeddings", "call its prefetch() in the step")
                 keys = _flat_keys(variable, ids)
                 parts = variable.parts
                 split = [keys] if len(parts) == 1 else partition_keys(keys, len(parts)).part_keys

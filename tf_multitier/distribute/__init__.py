@@ -1,11 +1,13 @@
 """Training in several processes. docs/distributed.md says which engine of TensorFlow to choose.
 
-tf_multitier.distribute.serve()    # the main program of a parameter server
+tf_multitier.distribute.serve()                  # the main program of a parameter server
+strategy = tf_multitier.distribute.CollectiveStrategy()    # of each process of a world
 """
 
+from tf_multitier.distribute.collective import CollectiveStrategy
 from tf_multitier.distribute.server import serve
 
-__all__ = ["serve"]
+__all__ = ["CollectiveStrategy", "serve"]
 
 
 def __dir__():

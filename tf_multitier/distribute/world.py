@@ -6,8 +6,11 @@ its scope is never entered. Nothing of ours opens a socket.
     swap        from each process to each: one tensor for every other one; all pad to the largest, in steps of a sixteenth
     all_reduce  one flat sum of dense tensors
 
-A collective's shape is fixed for its instance key at its first use. So a key is that of the exchange, plus the number of the padded size.
-Keys belong to variables and never to traces, because processes trace their functions at different steps.
+Collectives of a process run in the order of its program: eagerly one after the other, in functions by an ordering token, which TensorFlow
+takes for a variable that each of them writes. So all exchanges share instance keys, and processes may trace their functions at different
+steps. A collective's shape is fixed for its key at its first use: the key has the number of the padded size.
+
+A graph of TensorFlow 1 has no such order. There the number of the exchange in its graph is part of the key.
 """
 
 from __future__ import annotations
@@ -20,12 +23,19 @@ import zlib
 
 import tensorflow as tf
 
+from tf_multitier import origins
+
 _GROUP_KEY = 0x7F4D54
-SIZES_PER_KEY = 512
-_SWAPS = 4  # of an exchange: sizes, requests, rows and gradients
-_MOST_IN_A_GRAPH = 32  # exchanges that begin with one variable
-_MOST_VARIABLES = 2**15
-_FIRST_REDUCE = 2**30 + 2**29
+_FIRST_REDUCE = 2**30
+_MOST_IN_A_GRAPH = 2**17  # exchanges
+
+# Swaps of an exchange, each of a shape that its padded size decides.
+_WIRE_TYPES = (tf.float32, tf.bfloat16, tf.half)
+SIZES, REQUESTS = "sizes", "requests"
+ROWS, GRADIENTS = "rows", "gradients"
+ANSWERS = "answers"
+_KINDS = [(SIZES, tf.int64), (REQUESTS, tf.int64), (ANSWERS, tf.int64), (ANSWERS, tf.float32)]
+_KINDS += [(kind, its_type) for its_type in _WIRE_TYPES for kind in (ROWS, GRADIENTS)]
 _TEXT_BYTES = 4096
 
 
@@ -37,7 +47,9 @@ def _padded_sizes():
 
 
 _PADDED = _padded_sizes()
-assert len(_PADDED) <= SIZES_PER_KEY
+_KEYS_OF_A_KIND = 512
+assert len(_PADDED) <= _KEYS_OF_A_KIND
+assert len(_KINDS) * _KEYS_OF_A_KIND * _MOST_IN_A_GRAPH < _FIRST_REDUCE
 
 
 class World:
@@ -55,28 +67,20 @@ class World:
         self.size = size
         self.device = device
         self.timeout = timeout
-        self._numbers: dict = {}  # of variables, by name
-        self._in_graph: typing.Any = (
-            weakref.WeakKeyDictionary()
-        )  # of a graph: numbers of its exchanges and reductions
+        self._token: typing.Any = None
+        # The name of the ops, which TensorFlow's errors tell.
+        self._waits = (
+            f"rank_{rank}_of_{size}_waits_{timeout:g}_seconds_for_the_same_step_of_all_ranks"
+        )
+        self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
 
-    def number_of(self, name: str) -> int:
-        """The number of a new variable of the world. All processes make them in the same order."""
-        number = self._numbers.setdefault(name, len(self._numbers))
-        if number >= _MOST_VARIABLES:
-            raise ValueError(
-                f"embedding variable '{name}': expected at most {_MOST_VARIABLES} variables in a world of processes"
-            )
-        return number
-
-    def first_key(self, number: int) -> int:
-        """The first instance key of a new exchange whose first variable has this number."""
-        place = self._place_in_graph(number, _MOST_IN_A_GRAPH)
-        return ((number * _MOST_IN_A_GRAPH + place) * _SWAPS) * SIZES_PER_KEY + 1
+    def new_exchange(self) -> int:
+        """The number of an exchange in its graph."""
+        return self._place_in_graph("exchange", _MOST_IN_A_GRAPH)
 
     def _place_in_graph(self, what, most):
-        """How many exchanges, or reductions, `what` the current graph has already. Eagerly 0: one follows the other."""
-        if tf.executing_eagerly():
+        """How many exchanges, or reductions, the current graph of TensorFlow 1 has already. Elsewhere 0: they run in order."""
+        if not origins.is_v1_graph():
             return 0
         graph = tf.compat.v1.get_default_graph()
         counts = self._in_graph.setdefault(graph, collections.Counter())
@@ -84,56 +88,110 @@ class World:
         counts[what] += 1
         if place >= most:
             raise ValueError(
-                f"collective training: expected at most {most} lookups in a function that begin with the same variable: look its "
-                "ids up together"
+                f"collective training: expected at most {most} lookups in a graph, found more: look ids up together"
             )
         return place
 
-    def swap(self, tensors: list, largest: typing.Any, key: int) -> list:
+    def _ordering_token(self):
+        """What a collective takes, so that those of a function run in the order of the program."""
+        if origins.is_v1_graph():
+            return []
+        if self._token is None:
+            with tf.init_scope(), tf.device(self.device):
+                self._token = tf.Variable(0.0, trainable=False)
+        return [self._token.handle]
+
+    def agreed(
+        self, words: list, elements: typing.Any, what: str, where: str, exchange: int
+    ) -> tuple:
+        """The largest number of words, and of elements, that any process sends to any other: int64 scalars, the same in all.
+
+        Args:
+          words: int64 scalars: those of the request for each process.
+          elements: int64 [world], or scalars: those of the answer to each request.
+          what: text that is the same in all processes, else all get an error.
+          where: what the error names.
+          exchange: its number.
+        """
+        mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), digest(what)])
+        every = self.all_to_all(tf.tile(mine[None], [self.size, 1]), SIZES, exchange)
+        with tf.device(self.device):
+            others = tf.where(every[:, 2] != digest(what))[:, 0]
+            expected = (
+                f"collective training: rank {self.rank}: expected lookups of the same embedding variables, of the same dims and "
+                "options, in the same order on all ranks, found others than here on ranks"
+            )
+            here = f"here: {where}"
+            check = tf.debugging.Assert(tf.size(others) == 0, [expected, others, here])
+            with tf.control_dependencies([] if check is None else [check]):
+                largest = tf.reduce_max(every, 0)
+        return largest[0], largest[1]
+
+    def swap(self, tensors: list, largest: typing.Any, kind: str, exchange: int) -> list:
         """The tensors that the other processes have for this one, in order of rank, with padding.
 
         Args:
           tensors: 1-D, one for each process.
           largest: int64 scalar: the most elements that any process has for any other. The same in all.
-          key: the first instance key; the next ones belong to this swap too.
+          kind: REQUESTS, ROWS, GRADIENTS or ANSWERS.
+          exchange: its number.
         """
         with tf.device(self.device):
             number = tf.searchsorted(tf.constant(_PADDED, tf.int64), largest[None])[0]
             size = tf.cast(tf.gather(_PADDED, number), tf.int32)
             padded = tf.stack([tf.pad(each, [[0, size - tf.size(each)]]) for each in tensors])
-            swapped = self.all_to_all(padded, key + number)
-            return tf.unstack(swapped, self.size)
+            return tf.unstack(self.all_to_all(padded, kind, exchange, number), self.size)
 
-    def all_to_all(self, rows: typing.Any, key: typing.Any) -> typing.Any:
-        """[world, n]: row r is what process r has for this one. rows: what this one has for each."""
+    def all_to_all(
+        self, rows: typing.Any, kind: str, exchange: int, size: typing.Any = 0
+    ) -> typing.Any:
+        """[world, n]: row r is what process r has for this one. rows: what this one has for each. size: the number of n."""
+        key = (exchange * len(_KINDS) + _KINDS.index((kind, rows.dtype))) * _KEYS_OF_A_KIND + 1
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         types = {"CollectiveAllToAllV2": "MultitierSwap"}
-        with graph.gradient_override_map(types) if graph else contextlib.nullcontext():
+        override = graph.gradient_override_map(types) if graph else contextlib.nullcontext()
+        with override, self._late_ranks_named():
             return tf.raw_ops.CollectiveAllToAllV2(
                 input=rows,
                 group_size=self.size,
                 group_key=_GROUP_KEY,
-                instance_key=key,
-                ordering_token=[],
+                instance_key=key + size,
+                ordering_token=self._ordering_token(),
                 timeout_seconds=self.timeout,
+                name=self._waits,
             )
+
+    @contextlib.contextmanager
+    def _late_ranks_named(self):
+        """Says in the error of an eager collective that timed out what it waited for. In a graph, the name of the op says it."""
+        try:
+            yield
+        except tf.errors.DeadlineExceededError as error:
+            raise tf.errors.DeadlineExceededError(
+                None,
+                None,
+                f"collective training: rank {self.rank} of {self.size}: expected all ranks in the same step within {self.timeout:g} "
+                "seconds, found one that is late or dead: train, evaluate, predict and branches must be the same on all ranks",
+            ) from error
 
     def all_reduce(self, tensors: list, mean: bool) -> list:
         """The sums, or the means, of float32 tensors over the processes. Their static shapes are known."""
         shapes = [tensor.shape for tensor in tensors]
         sizes = [shape.num_elements() for shape in shapes]
         total = sum(sizes)
-        key = zlib.crc32(repr((total, self._place_in_graph(("reduce", total), 2**20))).encode())
-        with tf.device(self.device):
+        place = self._place_in_graph("reduce", 2**20)
+        key = zlib.crc32(repr((total, place)).encode())
+        with tf.device(self.device), self._late_ranks_named():
             flat = tf.raw_ops.CollectiveReduceV2(
                 input=tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0),
                 group_size=self.size,
                 group_key=_GROUP_KEY,
-                instance_key=_FIRST_REDUCE + key % 2**28,
-                ordering_token=[],
+                instance_key=_FIRST_REDUCE + key % 2**30,
+                ordering_token=self._ordering_token(),
                 merge_op="Add",
                 final_op="Div" if mean else "Id",
                 timeout_seconds=self.timeout,
+                name=self._waits,
             )
             flat.set_shape([total])
             return [tf.reshape(each, shape) for each, shape in zip(tf.split(flat, sizes), shapes)]
@@ -192,14 +250,14 @@ def scope(world: World) -> typing.Iterator[None]:
 
 @tf.RegisterGradient("MultitierSwap")
 def _gradient_of_swap(op, grad):
-    """The way back, which has the next keys."""
+    """The way back: gradients have the keys after those of rows."""
     size, group, key = op.inputs[1:4]
     back = tf.raw_ops.CollectiveAllToAllV2(
         input=grad,
         group_size=size,
         group_key=group,
-        instance_key=key + SIZES_PER_KEY,
-        ordering_token=[],
+        instance_key=key + _KEYS_OF_A_KIND,
+        ordering_token=list(op.inputs[4:]),
         timeout_seconds=op.get_attr("timeout_seconds"),
     )
     return [back] + [None] * (len(op.inputs) - 1)

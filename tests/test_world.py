@@ -1,0 +1,109 @@
+"""A world of processes: questions about keys, lookups in functions that are called twice, and what other ranks must have alike."""
+
+from cluster_util import launch
+
+BEGIN = """
+import re
+import numpy as np
+import tensorflow as tf
+import tf_multitier
+from tf_multitier.distribute import CollectiveStrategy
+
+strategy = CollectiveStrategy(timeout=5)
+rank = strategy.rank()
+
+def refused(kind, message, call):
+    try:
+        found = call()
+    except kind as error:
+        assert re.search(message, str(error)), error
+        return
+    raise AssertionError(f"expected {message}, found {found}")
+
+with strategy.scope():
+    users = tf_multitier.get_embedding_variable("users", 4, initializer=tf.zeros_initializer())
+optimizer = tf_multitier.optimizers.SGD(1.0)
+
+def train(variables, look_up):
+    with tf.GradientTape() as tape:
+        loss = look_up()
+    pairs = zip(strategy.reduce_gradients(tape.gradient(loss, variables), "sum"), variables)
+    optimizer.apply_gradients(pairs)
+"""
+
+KEYS = """
+for i in range(3):
+    ids = tf.constant([1, 2, rank, 10 + i])
+    train(list(users), lambda: tf.reduce_sum(tf.gather(users, ids)))
+assert users.num_partitions == 2 and len(users.parts) == 1
+assert users.get_frequency([[1, 2], [10, 99]]).numpy().tolist() == [[9, 6], [2, 0]]
+assert users.get_version([10, 11, 99] if rank else []).numpy().tolist() == ([0, 1, -1] if rank else [])
+assert users.peek([2, 10]).numpy()[:, 0].tolist() == [-6.0, -2.0]
+asked = tf.function(lambda ids: users.lookup_tier(ids))
+assert asked(tf.constant([10, 99] if rank == 0 else [1])).numpy().tolist() == ([0, -1] if rank == 0 else [0])
+assert int(users.remove([2, 11, 99] if rank == 0 else [12])) == (2 if rank == 0 else 1)
+rows = users.export()[0].numpy().tolist()
+assert set(rows) <= {0, 1, 10} and int(users.total_count()) == len(rows)
+print("rows", *rows)
+assert int(users.prefetch([0, 1])) == 0  # one tier
+users.reserve(1000)
+one = "expected a variable of one process, found one that is divided among the processes of a CollectiveStrategy"
+refused(NotImplementedError, "upsert: " + one, lambda: users.upsert([1], [[1.0] * 4]))
+refused(NotImplementedError, "freeze: " + one, lambda: users.freeze(folder + "/frozen"))
+refused(NotImplementedError, "tables: " + one, lambda: tf_multitier.lookup.embedding_lookup(users, [1], tables=[0]))
+refused(NotImplementedError, "prefetch_embeddings: " + one, lambda: list(
+    tf.data.Dataset.from_tensors([1]).apply(tf_multitier.data.prefetch_embeddings(lambda ids: {users: ids}))
+))
+
+@tf.function
+def tower(ids):
+    return tf.reduce_sum(tf.nn.embedding_lookup(users, ids))
+
+# Both calls have the same instance keys. The sizes of the ranks differ, so they trace at different steps.
+@tf.function
+def step(first, second):
+    train(list(users), lambda: tower(first) + 2.0 * tower(second))
+
+wanted = np.zeros(40)
+for i in range(20):
+    for each in range(2):
+        random = np.random.default_rng([i, each])
+        first, second = random.integers(20, 40, (i * 7) % 9 * each), random.integers(20, 40, 5)
+        np.add.at(wanted, first, -1.0)
+        np.add.at(wanted, second, -2.0)
+        if each == rank:
+            mine = tf.constant(first, tf.int64), tf.constant(second, tf.int64)
+    step(*mine)
+assert users.peek(range(20, 40)).numpy()[:, 3].tolist() == wanted[20:].tolist()
+strategy.barrier()
+"""
+
+ALIKE = """
+with strategy.scope():
+    items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
+    pages = tf_multitier.get_embedding_variable("pages", 4, initializer=tf.constant_initializer(float(rank)))
+other = f"rank {rank}: expected lookups of the same embedding variables, of the same dims and options, in the same order on all ranks"
+refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(items, [1]))
+refused(tf.errors.InvalidArgumentError, other, lambda: tf.function(lambda: tf.nn.embedding_lookup(pages, [1]))())
+refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(users if rank else pages, [1]))
+refused(tf.errors.InvalidArgumentError, other, lambda: users.peek([1]) if rank else users.get_frequency([1]))
+tf.nn.embedding_lookup(users, [1])  # the world is still whole
+if rank == 0:
+    late = "rank 0 of 2: expected all ranks in the same step within 5 seconds, found one that is late or dead"
+    refused(tf.errors.DeadlineExceededError, late, lambda: users.get_frequency([1]))
+    open(folder + "/late", "w").close()
+else:
+    while not os.path.exists(folder + "/late"):
+        select.select([], [], [], 0.1)
+os._exit(0)  # TensorFlow's end waits for the other processes
+"""
+
+
+def test_owners_answer_for_their_keys_and_functions_may_be_called_twice_in_a_step(tmp_path):
+    lines, _ = launch(tmp_path, BEGIN + KEYS, "--workers=2")
+    rows = [lines[f"worker {rank}"][0].split()[1:] for rank in range(2)]
+    assert sorted(rows[0] + rows[1]) == ["0", "1", "10"]
+
+
+def test_what_ranks_have_not_alike_is_an_error_on_all(tmp_path):
+    launch(tmp_path, BEGIN + ALIKE, "--workers=2")
