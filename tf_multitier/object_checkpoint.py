@@ -27,7 +27,6 @@ import tensorflow as tf
 from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.partitioned import is_of_world
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.placement import process_of
 from tf_multitier.tensorflow_internals import colocate_with
@@ -85,12 +84,12 @@ def _check_world(variables, part):
     """NotImplementedError unless the variables are divided among the processes where, and only where, each process writes its part."""
     for variable in variables:
         name = f"embedding variable '{variable.variable_name}'"
-        if is_of_world(variable) and part is None:
+        if variable.world is not None and part is None:
             raise NotImplementedError(
                 f"{name} is divided among processes: expected a save by all of them, found one of this process: save by "
                 "tf_multitier.distribute.CheckpointManager or strategy.checkpoints(directory, every)"
             )
-        if part is not None and not is_of_world(variable):
+        if part is not None and variable.world is None:
             raise NotImplementedError(
                 f"{name}: expected one that is divided among the processes in a checkpoint of theirs, found one of this process alone: "
                 "make it in `with strategy.scope():`"
