@@ -436,7 +436,7 @@ def make_eager_variable(name, attrs, matrix, trainable, is_loaded=False):
     return variable
 
 
-def make_variable(name, attrs, matrix, trainable, collections):
+def make_variable(name, attrs, matrix, trainable, collections, kind=EmbeddingVariable):
     """Builds the ops of one table in a v1 graph and adds the variable to its collections.
 
     Args:
@@ -445,9 +445,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
       matrix: function that returns the initial matrix (a float32 [rows, dim] tensor), or None.
       trainable: whether optimizers train the variable by default.
       collections: names of graph collections; None: GLOBAL_VARIABLES. If trainable, TRAINABLE_VARIABLES is added.
-
-    Returns:
-      An EmbeddingVariable.
+      kind: class of the variable: EmbeddingVariable or a subclass.
     """
     with tf.init_scope():
         graph = tf.compat.v1.get_default_graph()
@@ -460,7 +458,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
                 initializer_op = _initialize(handle, attrs, matrix)
             with colocate_with(handle):
                 count = ops.multitier_count(handle, name="Count")
-    variable = EmbeddingVariable(
+    variable = kind(
         handle=handle, initializer_op=initializer_op, graph_element=count, trainable=trainable
     )
     graph_state.state_of(graph).variables[handle.name] = variable

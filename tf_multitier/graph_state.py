@@ -29,6 +29,7 @@ class GraphState:
     tracked_saves: {name of a handle: number of the last save of its table by an IncrementalSaver, failed ones too}. A save ends the
       changes that another saver could continue.
     shared: {key: tensor}, see `shared`.
+    reduced: names of the tensors of gradients that are those of a world (distribute/reduced.py).
     restores: {a Saver's prefix: (ops that read parts of embedding variables, ops that read dense variables)}, see saver.py.
     """
 
@@ -42,6 +43,7 @@ class GraphState:
         self.group_sums = {}
         self.tracked_saves = {}
         self.shared = {}
+        self.reduced = set()
         self.restores = {}
 
 

@@ -316,6 +316,9 @@ def embedding_variables(graph: tf.Graph | None = None) -> list:
     result = []
     for name, parts in sorted(found.items()):
         parts.sort(key=lambda p: p.partition_index)
+        if name in state.partitioned and state.partitioned[name].world is not None:
+            result.append(state.partitioned[name])
+            continue
         if parts[0].num_partitions == 1:
             result.append(parts[0])
             continue

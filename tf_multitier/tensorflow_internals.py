@@ -108,6 +108,12 @@ def wrap(name, make):
     setattr(holder, attribute, staticmethod(wrapper) if attribute == "from_proto" else wrapper)
 
 
+def wrap_method(holder, name, make):
+    """Replaces a method of a class by make(the method)."""
+    original = getattr(holder, name)
+    setattr(holder, name, functools.wraps(original)(make(original)))
+
+
 def objects_of(saver):
     """The objects that a TrackableSaver, of tf.train.Checkpoint, saves and restores."""
     return object_checkpoint_util.list_objects(saver._graph_view)

@@ -25,6 +25,7 @@ from tf_multitier import placement
 from tf_multitier import rules
 from tf_multitier import table_numbers
 from tf_multitier._library import ops
+from tf_multitier.distribute import reduced
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
@@ -163,6 +164,9 @@ class EmbeddingProcessor(OptimizableVariable):
         """
         variable = self._variable
         g = _checked_gradient(variable, g)
+        if getattr(variable, "of_world", None) is not None:
+            what = f"gradient of embedding variable '{variable.variable_name}'"
+            reduced.check(what, g.values)
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:

@@ -18,6 +18,7 @@ from tf_multitier import option_record
 from tf_multitier import options
 from tf_multitier import storage_option
 from tf_multitier import strategies
+from tf_multitier import world_parts
 from tf_multitier.distribute import world
 from tf_multitier.embedding_variable import make_eager_variable
 from tf_multitier.embedding_variable import make_variable
@@ -176,7 +177,12 @@ def _make(
     its_world = world.current()
     if its_world is not None and its_world.size > 1 and not is_read_only():
         attrs.update(partition_index=its_world.rank, num_partitions=its_world.size)
-        part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)
+        if is_eager:
+            part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)
+        else:
+            part = world_parts.make(
+                its_world, full_name, attrs, value.matrix, trainable, collections
+            )
         whole = (OwnedPartitions if is_eager else GraphPartitions)(full_name, [part])
         whole.world = its_world
         if not is_eager:

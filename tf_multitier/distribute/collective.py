@@ -14,6 +14,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier.distribute import reduced
+from tf_multitier.distribute import sessions
 from tf_multitier.distribute import world as worlds
 
 # What schedulers set in each of several processes: {variable: what the resolver is}.
@@ -49,23 +51,31 @@ class CollectiveStrategy:
         resolver = cluster_resolver or _resolver_of_environment()
         jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
         tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
-        size, rank, device = max(1, len(tasks)), 0, ""
-        if size > 1:
+        rank, devices, self._runtime = 0, [""], None
+        if len(tasks) > 1:
             mine = resolver.task_type, resolver.task_id
             if mine not in tasks:
                 raise ValueError(
                     f"CollectiveStrategy: task: expected chief or worker of the cluster, found {mine[0]} {mine[1]}"
                 )
             rank = tasks.index(mine)
-            device = f"/job:{mine[0]}/replica:0/task:{mine[1]}/device:CPU:0"
+            devices = [f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in tasks]
             try:
-                self._runtime = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+                self._runtime = self._connected(resolver)
             except RuntimeError as error:
                 raise RuntimeError(
                     f"CollectiveStrategy: expected to be made before anything else of TensorFlow runs, found: {error}"
                 ) from error
-        self._world = worlds.World(rank, size, device, float(timeout))
+        self._world = worlds.World(rank, len(devices), devices[rank], float(timeout), devices)
         worlds.connect(self._world)
+        if len(tasks) > 1:
+            sessions.connect(self._world, resolver)
+
+    def _connected(self, resolver):
+        """What keeps this process connected with the others."""
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        return sessions.server(resolver)
 
     def rank(self) -> int:
         """The number of this process."""
@@ -114,7 +124,26 @@ class CollectiveStrategy:
                 grads[i] = [self._rows(each, op) for each in grad]
             elif isinstance(grad, tf.IndexedSlices):
                 grads[i] = self._rows(grad, op)
+        reduced.mark(grads)
         return grads
+
+    def optimizer(self, optimizer: typing.Any, op: str = "mean") -> typing.Any:
+        """An optimizer whose gradients are those of the world.
+
+        Args:
+          optimizer: of tf.compat.v1.train.
+          op: see `reduce_gradients`.
+        """
+        if self._world.size == 1:
+            return optimizer
+        return sessions.WorldOptimizer(self, self._world, optimizer, op)
+
+    def broadcast_variables(self) -> tf.Operation:
+        """An op of a v1 graph that gives its dense variables the values of rank 0. MonitoredTrainingSession runs it.
+
+        In a tf.compat.v1.Session all ranks run it once: after initializers and restores, before the first step.
+        """
+        return sessions.broadcast_variables(self._world)
 
     def _rows(self, grad, op):
         """The home has summed the gradients of all processes."""

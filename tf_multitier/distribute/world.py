@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import typing
 import weakref
 import zlib
 
 import tensorflow as tf
-
-from tf_multitier import origins
 
 _GROUP_KEY = 0x7F4D54
 _FIRST_REDUCE = 2**30
@@ -37,6 +36,17 @@ ANSWERS = "answers"
 _KINDS = [(SIZES, tf.int64), (REQUESTS, tf.int64), (ANSWERS, tf.int64), (ANSWERS, tf.float32)]
 _KINDS += [(kind, its_type) for its_type in _WIRE_TYPES for kind in (ROWS, GRADIENTS)]
 _TEXT_BYTES = 4096
+
+# Types that no broadcast sends: {type: what is sent}.
+_SENT_AS = {
+    tf.bool: tf.int32,
+    tf.bfloat16: tf.float32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
 
 
 def _padded_sizes():
@@ -60,10 +70,14 @@ class World:
       size: the number of processes.
       device: of the collectives of this process.
       timeout: seconds that a collective waits for the other processes.
+      devices: those of the collectives of all processes, in order of rank.
     """
 
-    def __init__(self, rank: int, size: int, device: str, timeout: float) -> None:
+    def __init__(
+        self, rank: int, size: int, device: str, timeout: float, devices: typing.Any = ()
+    ) -> None:
         self.rank = rank
+        self.devices = list(devices)
         self.size = size
         self.device = device
         self.timeout = timeout
@@ -73,6 +87,16 @@ class World:
             f"rank_{rank}_of_{size}_waits_{timeout:g}_seconds_for_the_same_step_of_all_ranks"
         )
         self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
+        self._graphs: typing.Any = weakref.WeakKeyDictionary()  # their numbers
+        self._graph_keys: typing.Any = weakref.WeakKeyDictionary()  # see _graph_key
+
+    def number_of_graph(self, graph: tf.Graph) -> int:
+        """The number of a v1 graph with variables of the world. All processes make them in the same order."""
+        return self._graphs.setdefault(graph, len(self._graphs))
+
+    def is_used_in(self, graph: tf.Graph) -> bool:
+        """Whether a v1 graph has variables or collectives of the world."""
+        return graph in self._graphs or graph in self._graph_keys
 
     def new_exchange(self) -> int:
         """The number of an exchange in its graph."""
@@ -80,9 +104,10 @@ class World:
 
     def _place_in_graph(self, what, most):
         """How many exchanges, or reductions, the current graph of TensorFlow 1 has already. Elsewhere 0: they run in order."""
-        if not origins.is_v1_graph():
+        if tf.compat.v1.executing_eagerly_outside_functions():
             return 0
-        graph = tf.compat.v1.get_default_graph()
+        with tf.init_scope():
+            graph = tf.compat.v1.get_default_graph()
         counts = self._in_graph.setdefault(graph, collections.Counter())
         place = counts[what]
         counts[what] += 1
@@ -94,7 +119,7 @@ class World:
 
     def _ordering_token(self):
         """What a collective takes, so that those of a function run in the order of the program."""
-        if origins.is_v1_graph():
+        if not tf.compat.v1.executing_eagerly_outside_functions():
             return []
         if self._token is None:
             with tf.init_scope(), tf.device(self.device):
@@ -116,13 +141,13 @@ class World:
         mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), digest(what)])
         every = self.all_to_all(tf.tile(mine[None], [self.size, 1]), SIZES, exchange)
         with tf.device(self.device):
-            others = tf.where(every[:, 2] != digest(what))[:, 0]
+            others = tf.where(tf.not_equal(every[:, 2], digest(what)))[:, 0]
             expected = (
                 f"collective training: rank {self.rank}: expected lookups of the same embedding variables, of the same dims and "
                 "options, in the same order on all ranks, found others than here on ranks"
             )
             here = f"here: {where}"
-            check = tf.debugging.Assert(tf.size(others) == 0, [expected, others, here])
+            check = tf.debugging.Assert(tf.equal(tf.size(others), 0), [expected, others, here])
             with tf.control_dependencies([] if check is None else [check]):
                 largest = tf.reduce_max(every, 0)
         return largest[0], largest[1]
@@ -150,7 +175,7 @@ class World:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         types = {"CollectiveAllToAllV2": "MultitierSwap"}
         override = graph.gradient_override_map(types) if graph else contextlib.nullcontext()
-        with override, self._late_ranks_named():
+        with override, self._late_ranks_named(), tf.control_dependencies(self._graph_key()):
             return tf.raw_ops.CollectiveAllToAllV2(
                 input=rows,
                 group_size=self.size,
@@ -181,7 +206,8 @@ class World:
         total = sum(sizes)
         place = self._place_in_graph("reduce", 2**20)
         key = zlib.crc32(repr((total, place)).encode())
-        with tf.device(self.device), self._late_ranks_named():
+        before = tf.control_dependencies(self._graph_key())
+        with tf.device(self.device), self._late_ranks_named(), before:
             flat = tf.raw_ops.CollectiveReduceV2(
                 input=tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0),
                 group_size=self.size,
@@ -195,6 +221,60 @@ class World:
             )
             flat.set_shape([total])
             return [tf.reshape(each, shape) for each, shape in zip(tf.split(flat, sizes), shapes)]
+
+    def broadcast(self, tensors: list) -> list:
+        """The tensors of rank 0, bit for bit. Their static shapes are known, and the same on all ranks."""
+        found = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            numbers = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            sent = _SENT_AS.get(dtype, dtype)
+            flat = [tf.reshape(tf.cast(tensors[i], sent), [-1]) for i in numbers]
+            flat = self._broadcast(tf.concat(flat, 0), sent)
+            sizes = [tensors[i].shape.num_elements() for i in numbers]
+            for i, each in zip(numbers, tf.split(flat, sizes)):
+                found[i] = tf.cast(tf.reshape(each, tensors[i].shape), dtype)
+        return [found[i] for i in range(len(tensors))]
+
+    def _broadcast(self, flat, dtype):
+        place = self._place_in_graph("reduce", 2**20)
+        key = zlib.crc32(repr(("broadcast", dtype.name, flat.shape[0], place)).encode())
+        common = dict(
+            group_size=self.size,
+            group_key=_GROUP_KEY,
+            instance_key=_FIRST_REDUCE + key % 2**30,
+            timeout_seconds=self.timeout,
+            name=self._waits,
+        )
+        before = tf.control_dependencies(self._graph_key())
+        with tf.device(self.device), self._late_ranks_named(), before:
+            if self.rank == 0:
+                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
+            return tf.raw_ops.CollectiveBcastRecvV2(shape=flat.shape, T=dtype, **common)
+
+    def _graph_key(self):
+        """What the collectives of a graph of TensorFlow 1 wait for: nothing, but its Sessions then have collectives at all.
+
+        A Session connects those of version 2 by RunOptions alone, which hooks cannot give, or if it runs a graph with one of version 1.
+        It may be in a branch that is never taken.
+        """
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return []
+        graph = tf.compat.v1.get_default_graph()
+        if graph not in self._graph_keys:
+            with tf.name_scope(""), tf.control_dependencies(None), tf.device(self.device):
+                never = tf.compat.v1.placeholder_with_default(False, [], "never")
+                connects = functools.partial(
+                    tf.raw_ops.CollectiveReduce,
+                    input=tf.ones([1]),
+                    group_size=self.size,
+                    group_key=_GROUP_KEY,
+                    instance_key=2**31 - 1,
+                    merge_op="Add",
+                    final_op="Id",
+                    subdiv_offsets=[0],
+                )
+                self._graph_keys[graph] = tf.cond(never, connects, lambda: tf.zeros([1])).name
+        return [graph.get_tensor_by_name(self._graph_keys[graph])]
 
     def text_of_first(self, text: str) -> str:
         """The text of rank 0, in all processes. Eagerly, at most 4096 bytes."""

@@ -1,0 +1,132 @@
+"""v1 Sessions in a world of processes: exact counts, one checkpoint of all parts, dense values of rank 0, refusals."""
+
+import ast
+import re
+
+import numpy as np
+
+from cluster_util import launch
+
+# Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
+PROGRAM = """
+import numpy as np
+import tf_multitier
+import tf_multitier.v1 as tf
+strategy = tf_multitier.distribute.CollectiveStrategy(timeout=20)
+rank, size = strategy.rank(), strategy.world_size()
+KEYS = np.arange(300)
+
+def ids_of(step, rank):
+    return np.random.default_rng([step, rank]).integers(0, 300, 50 + 17 * step % 40 * (rank + 1))
+
+def build():
+    with strategy.scope():
+        tables = [tf.get_embedding_variable(name, 4, initializer=tf.zeros_initializer()) for name in ("a", "b", "alone")]
+    weights = tf.get_variable("weights", [4, 1], initializer=tf.random_normal_initializer(seed=rank))
+    ids = tf.placeholder(tf.int64, [None])
+    found = [*tf.nn.group_embedding_lookup(tables[:2], [ids, ids]), tf.nn.embedding_lookup(tables[2], ids)]
+    loss = -tf.add_n([tf.reduce_sum(each) for each in found])
+    return tables, weights, ids, loss - tf.reduce_sum(tf.matmul(tf.stop_gradient(found[0]), weights))
+
+def counts(session, tables):
+    reads = [(tf.nn.embedding_lookup(table, KEYS), table.parts[0].export_rows()) for table in tables]
+    for values, rows in session.run(reads):
+        of_part = dict(zip(rows.keys.tolist(), rows.frequencies.tolist()))
+        print("counts", values[:, 0].astype(int).tolist(), of_part)
+"""
+
+TRAINED = """
+with tf.Graph().as_default():
+    tables, weights, ids, loss = build()
+    step = tf.train.get_or_create_global_step()
+    train = strategy.optimizer(tf.train.GradientDescentOptimizer(float(size))).minimize(loss, global_step=step)
+    hooks = [tf.train.StopAtStepHook(last_step=STEPS)]
+    with tf.train.MonitoredTrainingSession(
+        is_chief=rank == 0, checkpoint_dir=folder + "/model", save_checkpoint_steps=4, save_checkpoint_secs=None, hooks=hooks
+    ) as session:
+        while not session.should_stop():
+            session.run(train, {ids: ids_of(session.run(step), rank)})
+    with tf.Session() as session:
+        counts(session, tables)
+        print("weights", session.run(weights).tobytes().hex())
+"""
+
+# A process alone.
+READ = """
+with tf.Graph().as_default():
+    tables, weights, ids, loss = build()
+    with tf.Session() as session:
+        tf.train.Saver().restore(session, folder + "/model/model.ckpt-10")
+        counts(session, tables)
+        print("weights", session.run(weights).tobytes().hex())
+"""
+
+# Plain Sessions. Adagrad's slots are in the parts of all ranks.
+PLAIN = """
+with tf.Graph().as_default():
+    tables, weights, ids, loss = build()
+    optimizer = strategy.optimizer(tf.train.AdagradOptimizer(0.5))
+    pairs = optimizer.compute_gradients(loss)
+    train = optimizer.apply_gradients(pairs)
+    begin, saver = strategy.broadcast_variables(), tf.train.Saver()
+    def refused(make):
+        try:
+            make()
+        except Exception as error:
+            print("refused", type(error).__name__, str(error).replace(chr(10), " "))
+        else:
+            print("not refused")
+    grads = [grad for grad, _ in pairs]
+    variables = [variable for _, variable in pairs]
+    refused(lambda: tf.train.AdagradOptimizer(0.5).minimize(loss))
+    refused(lambda: optimizer.apply_gradients(zip(tf.clip_by_global_norm(grads, 1.0)[0], variables)))
+    local = tf.get_embedding_variable("local", 4)
+    refused(lambda: optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(local, ids)), var_list=[local]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        refused(lambda: session.run(train, {ids: ids_of(0, rank)}))
+"""
+
+
+def parse(lines, what):
+    return [line.removeprefix(what + " ") for line in lines if line.startswith(what + " ")]
+
+
+def check_counts(lines, steps, ranks=2):
+    """The values and frequencies of all parts are those of the batches of `ranks` processes."""
+    batches = [(step, rank) for step in range(steps) for rank in range(ranks)]
+    ids = [
+        np.random.default_rng([step, rank]).integers(0, 300, 50 + 17 * step % 40 * (rank + 1))
+        for step, rank in batches
+    ]
+    expected = np.bincount(np.concatenate(ids), minlength=300)
+    parts = [parse(its, "counts") for its in lines.values()]
+    for of_table in zip(*parts, strict=True):
+        frequencies = {}
+        for line in of_table:
+            values, its = map(ast.literal_eval, re.fullmatch(r"(\[.*\]) (\{.*\})", line).groups())
+            assert values == expected.tolist()
+            assert its and not set(its) & set(frequencies)
+            frequencies.update(its)
+        assert frequencies == {key: n for key, n in enumerate(expected) if n}
+    [weights] = {weights for its in lines.values() for weights in parse(its, "weights")}
+    return weights
+
+
+def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_parts(tmp_path):
+    for steps in (6, 10):
+        code = PROGRAM + f"STEPS = {steps}\n" + TRAINED
+        lines, _ = launch(tmp_path, code, "--workers=2")
+        weights = check_counts(lines, steps)
+    lines, _ = launch(tmp_path, PROGRAM + READ, "--workers=1")
+    assert check_counts(lines, 10) == weights
+
+
+def test_what_would_train_apart_is_refused(tmp_path):
+    lines, _ = launch(tmp_path, PROGRAM + PLAIN, "--workers=2")
+    for its in lines.values():
+        unreduced, clipped, local, apart = parse(its, "refused")
+        assert "found that of this process: train by strategy.optimizer" in unreduced
+        assert "found tf.clip_by_global_norm" in clipped
+        assert "'local': expected one that is made in strategy.scope()" in local
+        assert "let all ranks run strategy.broadcast_variables() once" in apart

@@ -1,0 +1,243 @@
+"""Worlds in v1 graphs: the Sessions of a graph with variables or collectives of a world run in the server of their process.
+
+tf.compat.v1.Session()     without a target: connects to the server
+MonitoredTrainingSession   ranks other than 0 initialize variables too; then all get the dense values of rank 0
+the end of the process     waits for the others: rank 0 may still save their parts
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import typing
+import weakref
+
+import tensorflow as tf
+
+from tf_multitier.distribute import world as worlds
+from tf_multitier.distribute import world_steps
+from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.tensorflow_internals import BaseSession
+from tf_multitier.tensorflow_internals import wrap_method
+
+_v1 = tf.compat.v1
+
+
+def _task(device):
+    return (
+        tf.DeviceSpec.from_string(device).replace(device_type=None, device_index=None).to_string()
+    )
+
+
+def server(resolver: typing.Any) -> tf.distribute.Server:
+    """The server of this process, in a program without eager execution."""
+    jobs = resolver.cluster_spec().as_dict()
+    cluster = {job: jobs[job] for job in ("chief", "worker") if job in jobs}
+    config = _v1.ConfigProto()
+    leader = "chief" if "chief" in cluster else "worker"
+    config.experimental.collective_group_leader = f"/job:{leader}/replica:0/task:0"
+    return tf.distribute.Server(cluster, resolver.task_type, resolver.task_id, config=config)
+
+
+def connect(world: worlds.World, resolver: typing.Any) -> None:
+    """Lets the Sessions of this process use the collectives of the world."""
+    address = resolver.cluster_spec().task_address(resolver.task_type, resolver.task_id)
+    wrap_method(
+        BaseSession, "__init__", lambda original: _init(original, world, f"grpc://{address}")
+    )
+    wrap_method(_v1.train.Scaffold, "finalize", lambda original: _finalize(original, world))
+    wrap_method(
+        _v1.train.ChiefSessionCreator, "create_session", lambda original: _chief(original, world)
+    )
+    wrap_method(
+        _v1.train.WorkerSessionCreator, "create_session", lambda original: _worker(original, world)
+    )
+
+
+def _init(original, world, target_of_process):
+    def init(self, target="", graph=None, config=None):
+        if not target and world.is_used_in(graph or _v1.get_default_graph()):
+            target, config = target_of_process, _config(world, config)
+            _wait_at_exit(world)
+        original(self, target, graph, config=config)
+
+    return init
+
+
+def _config(world, config):
+    """Rank 0 sees the devices of all ranks, whose parts it initializes, saves and restores. Others see their own."""
+    made = _v1.ConfigProto() if config is None else type(config)()
+    if config is not None:
+        made.CopyFrom(config)
+    made.experimental.collective_group_leader = _task(world.devices[0])
+    if not made.device_filters:
+        made.device_filters.extend(map(_task, [world.device] if world.rank else world.devices))
+    return made
+
+
+def _finalize(original, world):
+    def finalize(self):
+        graph = _v1.get_default_graph()
+        if world.is_used_in(graph) and graph not in _begins and not graph.finalized:
+            _begins[graph] = broadcast_variables(world).name
+        return original(self)
+
+    return finalize
+
+
+def _chief(original, world):
+    def create_session(self):
+        session = original(self)
+        if world.is_used_in(session.graph):
+            session.run(session.graph.get_operation_by_name(_begins[session.graph]))
+        return session
+
+    return create_session
+
+
+def _worker(original, world):
+    def create_session(self):
+        if not world.is_used_in(_v1.get_default_graph()):
+            return original(self)
+        creator = _v1.train.ChiefSessionCreator(self._scaffold, self._master, self._config)
+        return creator.create_session()
+
+    return create_session
+
+
+_begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its broadcast_variables}
+_waits: list = []  # the world of this process, if it waits at its end
+
+
+def _wait_at_exit(world):
+    if not _waits:
+        _waits.append(world)
+        atexit.register(_wait_for_all, world)
+
+
+def _wait_for_all(world):
+    """Rank 0 may still save the parts of this rank."""
+    if getattr(sys, "last_type", None) is not None:  # the program has failed
+        return
+    try:
+        with tf.Graph().as_default():
+            [together] = world.all_reduce([tf.zeros([1])], False)
+            with _v1.Session() as session:
+                session.run(together)
+    except tf.errors.OpError as error:
+        _v1.logging.warning(
+            f"rank {world.rank}: the other ranks did not end with this one: {error.message}"
+        )
+
+
+# ---- dense variables
+
+
+def _dense_variables():
+    """The dense variables of the graph, each with a known shape and a type that a broadcast sends."""
+    found = [each for each in _v1.global_variables() if not is_embedding_variable(each)]
+    for each in found:
+        if not each.shape.is_fully_defined() or each.dtype.base_dtype in (
+            tf.string,
+            tf.resource,
+            tf.variant,
+        ):
+            raise ValueError(
+                f"variable '{each.name}': expected a known shape and a type of numbers, because all ranks get the values of rank 0, found "
+                f"{each.shape} {each.dtype.name}"
+            )
+    return found
+
+
+def broadcast_variables(world: worlds.World) -> tf.Operation:
+    """See CollectiveStrategy.broadcast_variables."""
+    variables = _dense_variables()
+    if world.size == 1 or not variables:
+        return tf.no_op()
+    values = world.broadcast([tf.identity(each) for each in variables])
+    if world.rank == 0:
+        return tf.group(*values)
+    return tf.group(*[_v1.assign(each, value) for each, value in zip(variables, values)])
+
+
+def _number(variable):
+    """A number that differs for other bits, on the whole."""
+    value = tf.reshape(tf.identity(variable), [-1])
+    if value.dtype.size < 4:
+        value = tf.cast(value, tf.float32 if value.dtype.is_floating else tf.int32)
+    bits = tf.reshape(tf.bitcast(value, tf.int32), [-1])
+    return tf.reduce_sum(bits * (2 * tf.range(tf.size(bits)) + 1))
+
+
+def _check_alike(world, variables):
+    """An op that fails at the first step if dense variables differ from those of other ranks."""
+
+    exchange = world.new_exchange()
+
+    def check():
+        number = tf.add_n([_number(each) * (2 * i + 1) for i, each in enumerate(variables)])
+        number = tf.cast(number, tf.int64)
+        every = world.all_to_all(tf.fill([world.size, 1], number), worlds.SIZES, exchange)
+        message = (
+            "expected the dense variables of rank 0 on all ranks, found others: let all ranks run strategy.broadcast_variables() once, after "
+            "initializers and restores"
+        )
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(tf.equal(every, number)), [message])]
+        ):
+            return tf.constant(True)
+
+    first = tf.equal(world_steps.steps(world, world.rank), 0)
+    return tf.cond(first, check, lambda: tf.constant(True)).op
+
+
+# ---- gradients
+
+
+class WorldOptimizer(_v1.train.Optimizer):
+    """An optimizer of tf.compat.v1.train whose gradients are those of the world."""
+
+    def __init__(self, strategy, world, optimizer, op):
+        super().__init__(False, f"{optimizer.get_name()}OfWorld")
+        self._strategy, self._world, self._optimizer, self._op = strategy, world, optimizer, op
+
+    def compute_gradients(self, *args, **kwargs):
+        """See tf.compat.v1.train.Optimizer.compute_gradients. The gradients are those of the world."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        grads = self._strategy.reduce_gradients([_given(g, v) for g, v in pairs], self._op)
+        return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """See tf.compat.v1.train.Optimizer.apply_gradients."""
+        pairs = list(grads_and_vars)
+        dense = [v for g, v in pairs if g is not None and not is_embedding_variable(v)]
+        with tf.control_dependencies([_check_alike(self._world, dense)] if dense else []):
+            train = self._optimizer.apply_gradients(pairs, global_step, name)
+        with tf.control_dependencies([train]):
+            return world_steps.count(self._world)
+
+    def get_slot(self, var, name):
+        """See tf.compat.v1.train.Optimizer.get_slot."""
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self):
+        """See tf.compat.v1.train.Optimizer.get_slot_names."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self):
+        """See tf.compat.v1.train.Optimizer.variables."""
+        return self._optimizer.variables()
+
+
+def _given(grad, variable):
+    """A gradient as reduce_gradients takes it: that of a dense variable is dense."""
+    if grad is None:
+        return None
+    if not is_embedding_variable(variable):
+        return tf.convert_to_tensor(grad)
+    if getattr(variable, "of_world", None) is None:
+        raise ValueError(
+            f"embedding variable '{variable.variable_name}': expected one that is made in strategy.scope(), found one of this process "
+            "alone, which the other ranks would not train"
+        )
+    return grad
