@@ -77,6 +77,8 @@ with tf.Graph().as_default():
         else:
             print("not refused")
     grads = [grad for grad, _ in pairs]
+    clipped, norm = strategy.clip_by_global_norm(grads, 1.0)
+    train_clipped = optimizer.apply_gradients(zip(clipped, [variable for _, variable in pairs]))
     variables = [variable for _, variable in pairs]
     refused(lambda: tf.train.AdagradOptimizer(0.5).minimize(loss))
     refused(lambda: optimizer.apply_gradients(zip(tf.clip_by_global_norm(grads, 1.0)[0], variables)))
@@ -85,6 +87,15 @@ with tf.Graph().as_default():
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         refused(lambda: session.run(train, {ids: ids_of(0, rank)}))
+        session.run(begin)
+        found, _ = session.run([norm, train_clipped], {ids: ids_of(0, rank)})
+        print("norm", found, "weights", session.run(weights).tobytes().hex())
+        session.run(train, {ids: ids_of(1, rank)})
+        if rank:
+            refused(lambda: saver.save(session, folder + "/of_rank_1"))
+        else:
+            saver.save(session, folder + "/of_rank_0")
+            print("slots", [name for name, _ in tf.train.list_variables(folder + "/of_rank_0")])
 """
 
 
@@ -124,9 +135,14 @@ def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_par
 
 def test_what_would_train_apart_is_refused(tmp_path):
     lines, _ = launch(tmp_path, PROGRAM + PLAIN, "--workers=2")
+    assert len({*parse(lines["worker 0"], "norm"), *parse(lines["worker 1"], "norm")}) == 1
+    assert (
+        "expected rank 0, which saves the parts of all ranks, found rank 1" in lines["worker 1"][-1]
+    )
+    assert "a/part_1-of-2/manifest" in parse(lines["worker 0"], "slots")[0]
     for its in lines.values():
-        unreduced, clipped, local, apart = parse(its, "refused")
+        unreduced, clipped, local, apart = parse(its, "refused")[:4]
         assert "found that of this process: train by strategy.optimizer" in unreduced
-        assert "found tf.clip_by_global_norm" in clipped
+        assert "found that of tf.clip_by_global_norm" in clipped
         assert "'local': expected one that is made in strategy.scope()" in local
         assert "let all ranks run strategy.broadcast_variables() once" in apart

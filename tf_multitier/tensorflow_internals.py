@@ -77,6 +77,7 @@ from tensorflow.python.util.dispatch import register_dispatchable_type
 
 EagerTensor = framework_ops.EagerTensor
 OptimizableVariable = optimizer._OptimizableVariable
+Optimizer = optimizer.Optimizer
 
 # ---- functions that patches.py wraps
 
@@ -112,6 +113,11 @@ def wrap_method(holder, name, make):
     """Replaces a method of a class by make(the method)."""
     original = getattr(holder, name)
     setattr(holder, name, functools.wraps(original)(make(original)))
+
+
+def creator_arguments(creator):
+    """The scaffold, master and config of a WorkerSessionCreator."""
+    return creator._scaffold, creator._master, creator._config
 
 
 def objects_of(saver):

@@ -1,24 +1,29 @@
-"""`CollectiveStrategy`, DeepRec's interface to synchronous training, for a program that trains in one process.
+"""`CollectiveStrategy`, DeepRec's interface to synchronous training.
 
     from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy
     strategy = CollectiveStrategy()
     with strategy.scope():
         with strategy.embedding_scope():
-            table = tf.get_variable("t", [1000, 3], partitioner=tf.fixed_size_partitioner(strategy.world_size()))
+            table = tf.get_embedding_variable("t", 3)
         ...
         strategy.export_saved_model(directory, tf.train.latest_checkpoint(checkpoints), signature)
 
-A single process exchanges no values, so both scopes have no effect. If a launcher started several processes, they are refused,
-because each would train a model of its own. `COLLECTIVE_STRATEGY` may be "sok" or "hb"; both mean the same here.
+`python3 -m tf_multitier.launch` and TF_CONFIG say how many processes train together: those of
+`tf_multitier.distribute.CollectiveStrategy`. Embedding variables that are made in a scope are divided among them, and all optimizers
+use the mean of their gradients. A single process exchanges no values: there scopes have no effect. `COLLECTIVE_STRATEGY` may be "sok"
+or "hb"; both mean the same here.
 """
 
 import contextlib
+import functools
 import os
 import time
 
 import tensorflow as tf
 
+from tf_multitier import distribute
 from tf_multitier.deeprec import estimator as _estimator
+from tf_multitier.distribute import world as _worlds
 
 _v1 = tf.compat.v1
 
@@ -27,13 +32,43 @@ _WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
 
 def check_alone(what):
-    """NotImplementedError if a launcher started this process as one of several."""
+    """NotImplementedError if a launcher that sets no TF_CONFIG started this process as one of several."""
+    if os.environ.get("TF_CONFIG"):
+        return
     for variable in _WORLD_SIZES:
         if os.environ.get(variable, "1") != "1":
             raise NotImplementedError(
                 f"{what}: environment variable {variable}: expected 1 or unset, found {os.environ[variable]}: each process "
-                "would train a model of its own; start one process"
+                "would train a model of its own; start them by python3 -m tf_multitier.launch, or give each a TF_CONFIG"
             )
+
+
+@functools.cache
+def of_process():
+    """The tf_multitier.distribute.CollectiveStrategy of this process."""
+    return distribute.CollectiveStrategy()
+
+
+def train_together(what):
+    """The strategy of this process. From now on, its optimizers use the gradients of all processes.
+
+    Raises:
+      NotImplementedError: see check_alone.
+    """
+    check_alone(what)
+    strategy = of_process()
+    strategy.reduce_all()
+    return strategy
+
+
+def enter_scope(strategy):
+    """Enters the scope of a strategy for the rest of the program."""
+    scope = strategy.scope()
+    scope.__enter__()
+    _entered.append(scope)
+
+
+_entered: list = []
 
 
 class _Number(int):
@@ -52,19 +87,16 @@ class _Estimator(_estimator.Estimator):
 
 
 class CollectiveStrategy:
-    """The strategy of a program that trains in one process. Source: DeepRec's class of that name.
+    """The strategy of a program. Source: DeepRec's class of that name.
 
     Attributes:
-      world_size: 1; also a method.
-      rank: 0; also a method.
+      world_size: the number of processes; also a method.
+      rank: the number of this process; also a method.
 
     Raises:
       ValueError: the environment variable `COLLECTIVE_STRATEGY` is neither "sok" nor "hb".
-      NotImplementedError: a launcher started several processes.
+      NotImplementedError: a launcher that sets no TF_CONFIG started several processes.
     """
-
-    world_size = _Number(1)
-    rank = _Number(0)
 
     def __init__(self):
         strategy = os.environ.get("COLLECTIVE_STRATEGY", "sok")
@@ -72,17 +104,29 @@ class CollectiveStrategy:
             raise ValueError(
                 f"CollectiveStrategy: environment variable COLLECTIVE_STRATEGY: expected sok or hb, found {strategy!r}"
             )
-        check_alone("CollectiveStrategy")
+        self._strategy = train_together("CollectiveStrategy")
+        self.world_size = _Number(self._strategy.world_size())
+        self.rank = _Number(self._strategy.rank())
 
     @contextlib.contextmanager
     def scope(self, *args, **kwargs):
-        """A context without effect. Arguments are ignored."""
-        yield self
+        """A context in which new embedding variables are divided among the processes. Arguments are ignored."""
+        with self._strategy.scope():
+            yield self
 
     embedding_scope = scope
 
     def estimator(self, model_fn, **kwargs):
-        """`tf.estimator.Estimator(model_fn, **kwargs)`, which also has `train_and_evaluate(train_spec, eval_spec)` as a method."""
+        """`tf.estimator.Estimator(model_fn, **kwargs)`, which also has `train_and_evaluate(train_spec, eval_spec)` as a method.
+
+        Raises:
+          NotImplementedError: several processes train together.
+        """
+        if self.world_size > 1:
+            raise NotImplementedError(
+                f"CollectiveStrategy.estimator: expected one process, found {self.world_size}: build the model, and train it in a "
+                "tf.train.MonitoredTrainingSession"
+            )
         return _Estimator(model_fn, **kwargs)
 
     def export_saved_model(
@@ -95,7 +139,7 @@ class CollectiveStrategy:
         clear_devices=True,
         strip_default_attrs=True,
     ):
-        """Writes a SavedModel with the variables of a checkpoint.
+        """Writes a SavedModel with the variables of a checkpoint. Of several processes, rank 0 writes it.
 
         Args:
           savedmodel_dir: parent directory. The SavedModel's directory in it is named after the time in seconds.
@@ -105,7 +149,7 @@ class CollectiveStrategy:
           as_text, clear_devices, strip_default_attrs: see SavedModelBuilder.
 
         Returns:
-          The directory of the SavedModel.
+          The directory of the SavedModel. On other ranks None.
 
         Raises:
           ValueError: signature_def_fn is not a function, or there is no checkpoint.
@@ -120,8 +164,10 @@ class CollectiveStrategy:
         )
         if not checkpoint or not tf.io.gfile.exists(f"{checkpoint}.index"):
             raise ValueError(f"export_saved_model: expected a checkpoint, found {checkpoint_dir!r}")
+        if self.rank != 0:
+            return None
         target = _new_directory(savedmodel_dir)
-        with tf.Graph().as_default():
+        with tf.Graph().as_default(), _worlds.scope(None):
             signature = signature_def_fn()
             with _v1.Session() as session:
                 _v1.train.Saver().restore(session, checkpoint)

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import nn
-from tf_multitier.deeprec.collective import check_alone
+from tf_multitier.deeprec.collective import enter_scope
+from tf_multitier.deeprec.collective import train_together
 from tf_multitier.deeprec.dynamic_dimension import DynamicEmbeddingVariable
 from tf_multitier.deeprec.dynamic_dimension import get_dynamic_dimension_embedding_variable
 from tf_multitier.deeprec.options import get_embedding_variable
@@ -97,28 +98,23 @@ def lookups():
 
 
 def enable_distributed_strategy(strategy="localized"):
-    """DeepRec's switch between training in one process and in several. Here a program always trains in one process.
+    """DeepRec's switch between training in one process and in several.
 
     Args:
-      strategy: "localized" or "collective". Both mean grouped lookups in this process.
+      strategy: "localized": no effect. "collective": the rest of the program is in the scope of a `CollectiveStrategy`.
+        "parameter_server": no effect, because lookups of variables on servers are grouped anyway.
 
     Raises:
-      NotImplementedError: "parameter_server", which DeepRec does not have either; or "collective" when a launcher started several
-        processes.
+      NotImplementedError: "collective" when a launcher that sets no TF_CONFIG started several processes.
       ValueError: an unknown strategy.
     """
-    if strategy == "parameter_server":
-        raise NotImplementedError(
-            "enable_distributed_strategy: strategy: expected 'localized' or 'collective', found 'parameter_server': place "
-            "variables with tf.train.replica_device_setter and omit the strategy"
-        )
-    if strategy not in ("localized", "collective"):
+    if strategy not in ("localized", "collective", "parameter_server"):
         raise ValueError(
-            "enable_distributed_strategy: strategy: expected 'localized' or 'collective', found "
+            "enable_distributed_strategy: strategy: expected 'localized', 'collective' or 'parameter_server', found "
             f"{strategy!r}"
         )
     if strategy == "collective":
-        check_alone("enable_distributed_strategy: strategy 'collective'")
+        enter_scope(train_together("enable_distributed_strategy: strategy 'collective'"))
 
 
 def enable_group_embedding(fusion_type="localized"):

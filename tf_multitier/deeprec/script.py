@@ -18,6 +18,7 @@ import tensorflow
 
 import tf_multitier
 from tf_multitier import deeprec
+from tf_multitier.deeprec import horovod
 from tf_multitier.deeprec import keras_layers
 from tf_multitier.deeprec import lookup_arguments
 from tf_multitier.deeprec import messages
@@ -137,6 +138,7 @@ def run(script, arguments, deprecations=False):
     with contextlib.nullcontext() if deprecations else messages.without_deprecations():
         deeprec.install()
         _count_as_deeprec()
+        horovod.install()
         modules = script_modules.make()
         scripts_tensorflow = _ScriptsTensorFlow(modules)
         sys.argv = [script, *arguments]

@@ -138,6 +138,32 @@ class CollectiveStrategy:
             return optimizer
         return sessions.WorldOptimizer(self, self._world, optimizer, op)
 
+    def reduce_all(self) -> None:
+        """From now on, all optimizers of tf.compat.v1.train use the gradients of the world: their mean over processes."""
+        if self._world.size > 1:
+            sessions.reduce_all(self, self._world)
+
+    def clip_by_global_norm(self, grads: typing.Any, clip_norm: float) -> tuple:
+        """`tf.clip_by_global_norm` of what `reduce_gradients` returned: (list of gradients, norm). The rows of all ranks count.
+
+        Args:
+          grads: list of float32 tensors, IndexedSlices of rows, or None.
+          clip_norm: the largest norm.
+        """
+        squares = {True: [tf.zeros([])], False: [tf.zeros([])]}
+        for grad in grads:
+            is_rows = isinstance(grad, tf.IndexedSlices)
+            if grad is not None:
+                squares[is_rows].append(tf.reduce_sum((grad.values if is_rows else grad) ** 2))
+        [of_rows] = self.all_reduce([tf.add_n(squares[True])])
+        norm = tf.sqrt(of_rows + tf.add_n(squares[False]))
+        return tf.clip_by_global_norm(grads, clip_norm, use_norm=norm)
+
+    def broadcast(self, tensor: typing.Any) -> tf.Tensor:
+        """The tensor of rank 0, whose shape is known and the same on all ranks."""
+        tensor = tf.convert_to_tensor(tensor)
+        return tensor if self._world.size == 1 else self._world.broadcast([tensor])[0]
+
     def broadcast_variables(self) -> tf.Operation:
         """An op of a v1 graph that gives its dense variables the values of rank 0. MonitoredTrainingSession runs it.
 

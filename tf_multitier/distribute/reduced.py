@@ -37,8 +37,8 @@ def check(what: str, values: tf.Tensor) -> None:
             waiting += tensor.op.inputs
             if tensor.op.type == "L2Loss":
                 raise ValueError(
-                    f"{what}: expected a norm of all ranks, found tf.clip_by_global_norm, which has the rows of this rank alone: use "
-                    "the strategy's clip_by_global_norm"
+                    f"{what}: expected the norm of all ranks, found that of tf.clip_by_global_norm, which knows the rows of this rank "
+                    "alone: use strategy.clip_by_global_norm"
                 )
     if not found:
         raise ValueError(

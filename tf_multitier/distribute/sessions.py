@@ -8,6 +8,7 @@ the end of the process     waits for the others: rank 0 may still save their par
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import typing
 import weakref
@@ -18,6 +19,8 @@ from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_steps
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.tensorflow_internals import BaseSession
+from tf_multitier.tensorflow_internals import creator_arguments
+from tf_multitier.tensorflow_internals import Optimizer
 from tf_multitier.tensorflow_internals import wrap_method
 
 _v1 = tf.compat.v1
@@ -99,7 +102,7 @@ def _worker(original, world):
     def create_session(self):
         if not world.is_used_in(_v1.get_default_graph()):
             return original(self)
-        creator = _v1.train.ChiefSessionCreator(self._scaffold, self._master, self._config)
+        creator = _v1.train.ChiefSessionCreator(*creator_arguments(self))
         return creator.create_session()
 
     return create_session
@@ -194,7 +197,20 @@ def _check_alike(world, variables):
 # ---- gradients
 
 
-class WorldOptimizer(_v1.train.Optimizer):
+_all_reduced: list = []  # the world of reduce_all
+_inside: list = []  # whether a WorldOptimizer calls its optimizer
+
+
+@contextlib.contextmanager
+def _of_world():
+    _inside.append(True)
+    try:
+        yield
+    finally:
+        _inside.pop()
+
+
+class WorldOptimizer(Optimizer):
     """An optimizer of tf.compat.v1.train whose gradients are those of the world."""
 
     def __init__(self, strategy, world, optimizer, op):
@@ -203,7 +219,8 @@ class WorldOptimizer(_v1.train.Optimizer):
 
     def compute_gradients(self, *args, **kwargs):
         """See tf.compat.v1.train.Optimizer.compute_gradients. The gradients are those of the world."""
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        with _of_world():
+            pairs = self._optimizer.compute_gradients(*args, **kwargs)
         grads = self._strategy.reduce_gradients([_given(g, v) for g, v in pairs], self._op)
         return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
 
@@ -212,7 +229,8 @@ class WorldOptimizer(_v1.train.Optimizer):
         pairs = list(grads_and_vars)
         dense = [v for g, v in pairs if g is not None and not is_embedding_variable(v)]
         with tf.control_dependencies([_check_alike(self._world, dense)] if dense else []):
-            train = self._optimizer.apply_gradients(pairs, global_step, name)
+            with _of_world():
+                train = self._optimizer.apply_gradients(pairs, global_step, name)
         with tf.control_dependencies([train]):
             return world_steps.count(self._world)
 
@@ -227,6 +245,28 @@ class WorldOptimizer(_v1.train.Optimizer):
     def variables(self):
         """See tf.compat.v1.train.Optimizer.variables."""
         return self._optimizer.variables()
+
+
+def reduce_all(strategy: typing.Any, world: worlds.World) -> None:
+    """From now on, all optimizers of tf.compat.v1.train use the gradients of the world, in its scope and in graphs that use it."""
+
+    def wrapped(name):
+        def make(original):
+            def method(self, *args, **kwargs):
+                is_used = world.is_used_in(_v1.get_default_graph()) or worlds.current() is world
+                if _inside or not is_used or isinstance(self, WorldOptimizer):
+                    return original(self, *args, **kwargs)
+                return getattr(WorldOptimizer(strategy, world, self, "mean"), name)(*args, **kwargs)
+
+            return method
+
+        return make
+
+    if world in _all_reduced:
+        return
+    _all_reduced.append(world)
+    for name in ("compute_gradients", "apply_gradients"):
+        wrap_method(Optimizer, name, wrapped(name))
 
 
 def _given(grad, variable):

@@ -1,0 +1,65 @@
+"""DeepRec's scripts, and Horovod's names in them, in a world of processes."""
+
+import pytest
+
+from cluster_util import launch
+
+_KINDS = {
+    "horovod": """
+import horovod.tensorflow as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+optimizer = hvd.DistributedOptimizer(tf.train.GradientDescentOptimizer(float(size)))
+hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
+found = [hvd.allreduce(tf.constant([1.0 + rank]), op=hvd.Sum), hvd.broadcast(tf.constant([10 + rank]), 0)]
+try:
+    hvd.alltoall
+except AttributeError as error:
+    print("refused", error)
+""",
+    "strategy": """
+from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy
+strategy = CollectiveStrategy()
+scope = strategy.scope()
+scope.__enter__()
+rank, size = strategy.rank(), strategy.world_size()
+optimizer, hooks, found = tf.train.GradientDescentOptimizer(float(size)), [], []
+""",
+    "enable": """
+tf.config.experimental.enable_distributed_strategy("collective")
+rank, size = index, len(TF_CONFIG["cluster"]["worker"])
+optimizer, hooks, found = tf.train.GradientDescentOptimizer(float(size)), [], []
+""",
+}
+_TRAIN = """
+import numpy as np
+table = tf.get_embedding_variable("table", embedding_dim=4, initializer=tf.zeros_initializer())
+weights = tf.get_variable("weights", [4, 1])
+ids = tf.placeholder(tf.int64, [None])
+rows = tf.nn.embedding_lookup(table, ids)
+loss = -tf.reduce_sum(rows) - tf.reduce_sum(tf.matmul(tf.stop_gradient(rows), weights))
+train = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+every = tf.nn.embedding_lookup(table, np.arange(50))
+with tf.train.MonitoredTrainingSession(hooks=hooks, checkpoint_dir=folder + "/model" if rank == 0 else None) as session:
+    for i in range(5):
+        session.run(train, {ids: np.arange(10 * rank, 10 * rank + 15 + i)})
+    batches = [np.arange(10 * q, 10 * q + 15 + i) for q in range(size) for i in range(5)]
+    expected = np.bincount(np.concatenate(batches), minlength=50)
+    print("exact", session.run(every)[:, 0].astype(int).tolist() == expected.tolist())
+    print("weights", session.run(weights).tobytes().hex())
+    print("found", [each.tolist() for each in session.run(found)])
+"""
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_script_trains_in_two_processes_as_in_one(tmp_path, kind):
+    code = "import tensorflow as tf\n" + _KINDS[kind] + _TRAIN
+    lines, _ = launch(tmp_path, code, "--workers=2", "-m", "tf_multitier.deeprec")
+    assert len(lines) == 2
+    for its in lines.values():
+        assert "exact True" in its
+        if kind == "horovod":
+            assert any("refused horovod.tensorflow.alltoall does not exist" in line for line in its)
+            assert "found [[3.0], [10]]" in its
+    assert len({line for its in lines.values() for line in its if line.startswith("weights")}) == 1
