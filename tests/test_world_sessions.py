@@ -82,6 +82,10 @@ with tf.Graph().as_default():
     variables = [variable for _, variable in pairs]
     refused(lambda: tf.train.AdagradOptimizer(0.5).minimize(loss))
     refused(lambda: optimizer.apply_gradients(zip(tf.clip_by_global_norm(grads, 1.0)[0], variables)))
+    dense = tf.train.AdagradOptimizer(0.5)
+    refused(lambda: dense.minimize(loss, var_list=[weights]))
+    [mine] = strategy.reduce_gradients(tf.gradients(loss, [weights]))
+    dense.apply_gradients([(tf.clip_by_global_norm([mine], 1.0)[0][0], weights)])
     local = tf.get_embedding_variable("local", 4)
     refused(lambda: optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(local, ids)), var_list=[local]))
     with tf.Session() as session:
@@ -141,7 +145,8 @@ def test_what_would_train_apart_is_refused(tmp_path):
     )
     assert "a/part_1-of-2/manifest" in parse(lines["worker 0"], "slots")[0]
     for its in lines.values():
-        unreduced, clipped, local, apart = parse(its, "refused")[:4]
+        unreduced, clipped, dense, local, apart = parse(its, "refused")[:5]
+        assert "gradient of variable 'weights:0': expected that of the world" in dense
         assert "found that of this process: train by strategy.optimizer" in unreduced
         assert "found that of tf.clip_by_global_norm" in clipped
         assert "'local': expected one that is made in strategy.scope()" in local

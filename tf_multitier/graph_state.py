@@ -29,7 +29,7 @@ class GraphState:
     tracked_saves: {name of a handle: number of the last save of its table by an IncrementalSaver, failed ones too}. A save ends the
       changes that another saver could continue.
     shared: {key: tensor}, see `shared`.
-    reduced: names of the tensors of gradients that are those of a world (distribute/reduced.py).
+    reduced: {name of the values of a gradient of a world: whether they are rows} (distribute/reduced.py).
     restores: {a Saver's prefix: (ops that read parts of embedding variables, ops that read dense variables)}, see saver.py.
     """
 
@@ -43,7 +43,7 @@ class GraphState:
         self.group_sums = {}
         self.tracked_saves = {}
         self.shared = {}
-        self.reduced = set()
+        self.reduced = {}
         self.restores = {}
 
 

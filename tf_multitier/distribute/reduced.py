@@ -13,9 +13,11 @@ def mark(grads: typing.Any) -> None:
     """Says that these gradients are those of the world. In v1 graphs."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return
-    for grad in tf.nest.flatten(grads, expand_composites=True):
+    is_rows = lambda grad: isinstance(grad, tf.IndexedSlices)
+    for grad in tf.nest.flatten(grads):
         if grad is not None:
-            graph_state.state_of(grad.graph).reduced.add(grad.name)
+            values = grad.values if is_rows(grad) else grad
+            graph_state.state_of(values.graph).reduced[values.name] = is_rows(grad)
 
 
 def check(what: str, values: tf.Tensor) -> None:
@@ -28,20 +30,27 @@ def check(what: str, values: tf.Tensor) -> None:
     if values.graph.building_function:
         return
     known = graph_state.state_of(values.graph).reduced
-    found, waiting, seen = False, [values], set()
-    for tensor in waiting:
-        if tensor.name in known:
-            found = True
-        elif tensor.op.name not in seen:
-            seen.add(tensor.op.name)
-            waiting += tensor.op.inputs
-            if tensor.op.type == "L2Loss":
-                raise ValueError(
-                    f"{what}: expected the norm of all ranks, found that of tf.clip_by_global_norm, which knows the rows of this rank "
-                    "alone: use strategy.clip_by_global_norm"
-                )
-    if not found:
+    sources, ops = _sources(values, known)
+    if not sources:
         raise ValueError(
             f"{what}: expected that of the world, found that of this process: train by strategy.optimizer(...), or pass gradients "
             "through strategy.reduce_gradients"
         )
+    for op in ops:
+        if op.type == "L2Loss" and any(known[name] for name in _sources(op.inputs[0], known)[0]):
+            raise ValueError(
+                f"{what}: expected the norm of all ranks, found that of tf.clip_by_global_norm, which knows the rows of this rank "
+                "alone: use strategy.clip_by_global_norm"
+            )
+
+
+def _sources(tensor, known):
+    """(names of the known tensors that a tensor was computed from, the ops on the way)."""
+    names, ops, waiting = set(), {}, [tensor]
+    for each in waiting:
+        if each.name in known:
+            names.add(each.name)
+        elif each.op.name not in ops:
+            ops[each.op.name] = each.op
+            waiting += each.op.inputs
+    return names, list(ops.values())

@@ -15,6 +15,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier.distribute import reduced
 from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_steps
 from tf_multitier.partitioned import is_embedding_variable
@@ -48,6 +49,7 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
     wrap_method(
         BaseSession, "__init__", lambda original: _init(original, world, f"grpc://{address}")
     )
+    wrap_method(Optimizer, "apply_gradients", lambda original: _apply(original, world))
     wrap_method(_v1.train.Scaffold, "finalize", lambda original: _finalize(original, world))
     wrap_method(
         _v1.train.ChiefSessionCreator, "create_session", lambda original: _chief(original, world)
@@ -76,6 +78,21 @@ def _config(world, config):
     if not made.device_filters:
         made.device_filters.extend(map(_task, [world.device] if world.rank else world.devices))
     return made
+
+
+def _apply(original, world):
+    """Refuses gradients of dense variables that were not reduced. Those of rows are checked where they are applied."""
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = list(grads_and_vars)
+        if world.is_used_in(_v1.get_default_graph()) and not isinstance(self, WorldOptimizer):
+            for grad, variable in pairs:
+                if grad is not None and not is_embedding_variable(variable):
+                    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+                    reduced.check(f"gradient of variable '{variable.name}'", values)
+        return original(self, pairs, *args, **kwargs)
+
+    return apply_gradients
 
 
 def _finalize(original, world):
