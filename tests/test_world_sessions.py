@@ -5,7 +5,11 @@ import re
 
 import numpy as np
 
+import pytest
+
+import tf_multitier
 from cluster_util import launch
+from tf_multitier.distribute import world
 
 # Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
 PROGRAM = """
@@ -151,3 +155,12 @@ def test_what_would_train_apart_is_refused(tmp_path):
         assert "found that of tf.clip_by_global_norm" in clipped
         assert "'local': expected one that is made in strategy.scope()" in local
         assert "let all ranks run strategy.broadcast_variables() once" in apart
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_incremental_saver_of_a_divided_variable_is_refused(graph, rank):
+    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(2)]
+    with world.scope(world.World(rank, 2, devices[rank], 5.0, devices)):
+        tf_multitier.get_embedding_variable("users", 4)
+    with pytest.raises(NotImplementedError, match="'users': expected tf.compat.v1.train.Saver"):
+        tf_multitier.train.IncrementalSaver()

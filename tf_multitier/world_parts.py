@@ -25,6 +25,13 @@ class _Part(EmbeddingVariable):
 
     of_world: typing.Any = None
 
+    def _check_save(self):
+        if saver.is_incremental():
+            raise NotImplementedError(
+                f"embedding variable '{self.variable_name}': expected tf.compat.v1.train.Saver in a world of processes, found an "
+                "IncrementalSaver: save full checkpoints"
+            )
+
 
 class PartOfRank(_Part):
     """The part of this rank, which is not rank 0."""
@@ -43,6 +50,7 @@ class PartOfRank(_Part):
     @property
     def specs(self) -> list:
         """What a Saver restores: a slice that every checkpoint has. It is an error to save it."""
+        self._check_save()
         [first, *_] = saver.SaveSpecs(self)
         return [SaveSpec(self._refuse, first.slice_spec, first.name, first.dtype, self.device)]
 
@@ -87,6 +95,7 @@ class PartOfRank0(_Part):
     @property
     def specs(self) -> list:
         """The specs of the parts of all ranks."""
+        self._check_save()
         return _AllSpecs(self._all)
 
     def restore(
