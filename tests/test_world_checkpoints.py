@@ -3,6 +3,7 @@
 import glob
 import os
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,8 +16,7 @@ import glob
 import numpy as np
 import tensorflow as tf
 import tf_multitier
-from tf_multitier.distribute.checkpoints import CheckpointManager
-from tf_multitier.distribute.collective import CollectiveStrategy
+from tf_multitier.distribute import CheckpointManager, CollectiveStrategy
 
 strategy = CollectiveStrategy(timeout=30)
 rank, size = strategy.rank(), strategy.world_size()
@@ -179,3 +179,59 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     assert _rows(path) == first
     assert _files(directory) == {"checkpoint", "ckpt-102", "ckpt-201"}
     assert _rows(str(directory / "ckpt-201")) == first
+
+
+# `fit` of a model of Keras, which is saved every 3 of 8 batches and at the end, then of a model that is restored.
+KERAS = """
+import keras
+
+saves = strategy.checkpoints(folder + "/keras", every=3, max_to_keep=4)
+
+def new_model(is_built=True):
+    with strategy.scope():
+        layers = [tf_multitier.keras.Embedding(4, name="users"), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        if is_built:
+            model(x[:1])
+    model.compile(tf_multitier.keras.with_rows("adam"), "mse", jit_compile=False)
+    return model
+
+random = np.random.default_rng(rank)
+x, y = random.integers(0, 100, (64, 3)), random.random((64, 1), np.float32)
+print("unbuilt:", error_of(lambda: saves.restore(new_model(is_built=False))))
+model = new_model()
+assert saves.restore(model) is None
+model.fit(x, y, batch_size=8, shuffle=False, callbacks=[saves], verbose=0)
+again = new_model()
+others = strategy.checkpoints(folder + "/keras", every=3)
+assert others.restore(again) == 8
+assert rank > 0 or np.array_equal(again.layers[-1].kernel, model.layers[-1].kernel)
+for a, b in zip(again.optimizer.variables, model.optimizer.variables):
+    assert rank > 0 or "rows" in a.path or np.array_equal(a, b), a.path
+print("export:", error_of(lambda: strategy.export_saved_model(model, folder + "/serve")))
+# The dense variables are those of rank 0.
+values = [each.predict(x, verbose=0).tolist() for each in (model, again)]
+print("rows", rank > 0 or values[0] == values[1])
+"""
+
+
+def test_fit_saves_checkpoints_that_the_next_model_and_one_process_restore(tmp_path):
+    lines, _ = launch(tmp_path, BEGIN + KERAS, "--workers=2")
+    for own in lines.values():
+        assert own[0].startswith("unbuilt: ValueError") and own[-1] == "rows True", own
+        assert any("export: NotImplementedError" in line and "model.export" in line for line in own)
+    files = _files(tmp_path / "keras")
+    assert files == {"checkpoint", "ckpt-3", "ckpt-6", "ckpt-8"}, files
+
+    path = str(tmp_path / "keras" / "ckpt-8")
+    model = keras.Sequential(
+        [tf_multitier.keras.Embedding(4), keras.layers.Flatten(), keras.layers.Dense(1)]
+    )
+    model.compile(tf_multitier.keras.with_rows("adam"), "mse")
+    model(np.zeros([1, 3], np.int64))
+    model.optimizer.build(model.trainable_variables)
+    status = tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path)
+    status.assert_existing_objects_matched()
+    [table] = list(tf_multitier.checkpoint.load(path).tables.values())
+    assert int(model.optimizer.iterations) == 8
+    assert int(model.layers[0].embeddings.total_count()) == table.num_rows > 50

@@ -30,6 +30,7 @@ from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.placement import process_of
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import objects_of
 from tf_multitier.tensorflow_internals import register_checkpoint_saver
 
 _PACKAGE, _NAME = "tf_multitier", "ev"
@@ -102,9 +103,9 @@ def _is_ours(trackable):
     return isinstance(trackable, EmbeddingVariable) and not trackable._in_graph_mode
 
 
-def has_rows(objects: list) -> bool:
-    """Whether embedding variables are among the objects of a checkpoint."""
-    return any(map(_is_ours, objects))
+def variables_of(root: typing.Any) -> list:
+    """The embedding variables that a `tf.train.Checkpoint` saves."""
+    return [each for each in objects_of(root._saver) if _is_ours(each)]
 
 
 def _whole_variables(trackables):

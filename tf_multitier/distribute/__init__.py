@@ -4,10 +4,11 @@ tf_multitier.distribute.serve()                  # the main program of a paramet
 strategy = tf_multitier.distribute.CollectiveStrategy()    # of each process of a world
 """
 
+from tf_multitier.distribute.checkpoints import CheckpointManager
 from tf_multitier.distribute.collective import CollectiveStrategy
 from tf_multitier.distribute.server import serve
 
-__all__ = ["CollectiveStrategy", "serve"]
+__all__ = ["CheckpointManager", "CollectiveStrategy", "serve"]
 
 
 def __dir__():

@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
-import secrets
 import shutil
 import typing
 from collections.abc import Iterator
@@ -26,8 +24,6 @@ from tf_multitier import tensorflow_internals as internals
 from tf_multitier.distribute import saving
 
 v1 = tf.compat.v1
-
-_STEP = re.compile(r"-(\d+)$")
 
 _runs: dict = {}  # of this process: the number of their saves
 
@@ -81,7 +77,11 @@ class CheckpointManager:
         self._directory, self._max_to_keep = os.path.abspath(directory), max_to_keep
         if self._is_first():
             os.makedirs(self._directory, exist_ok=True)
-        self._run = self._shared_run() if self._world.size > 1 else ""
+        if self._world.size > 1:
+            self._run = saving.agreed_run(
+                self._world, self._directory, "CheckpointManager: directory"
+            )
+            _runs[self._run] = 0
 
     @property
     def directory(self) -> str:
@@ -156,26 +156,8 @@ class CheckpointManager:
     def _is_first(self):
         return self._world.rank == 0
 
-    def _shared_run(self):
-        """The name of this run. Rank 0 makes a folder with it, which the others must see."""
-        run = self._world.text_of_first(secrets.token_hex(8))
-        folder = self._folder(run, 0)
-        if self._is_first():
-            os.makedirs(folder)
-        self._world.ranks_with(False)  # the folder is there
-        blind = self._world.ranks_with(not os.path.isdir(folder))
-        if self._is_first():
-            os.rmdir(folder)
-        if blind:
-            raise ValueError(
-                f"CheckpointManager: directory: expected one that all processes share, found '{self._directory}', in which rank "
-                f"{', '.join(map(str, blind))} does not see the files of rank 0: use a shared file system"
-            )
-        _runs[run] = 0
-        return run
-
     def _folder(self, run, number):
-        return os.path.join(self._directory, f".saving-{run}-{number}")
+        return f"{saving.folder_of(self._directory, run)}-{number}"
 
     @contextlib.contextmanager
     def _all_or_none(self, what) -> Iterator[None]:
@@ -206,9 +188,10 @@ class CheckpointManager:
                     self._write(os.path.join(folder, f"rank-{self._world.rank}"))
                     together.done(variables=part.names)
                     if self._is_first():
-                        merged = self._merge(folder, together.wait_for_others(), what)
+                        reports = together.wait_for_others()
+                        bundles = self._bundles(folder, reports, what)
                         together.commits()
-                        _move(merged, prefix)
+                        merge(bundles, prefix)
                         self._record(prefix)
                     else:
                         together.wait_for_end()
@@ -225,12 +208,12 @@ class CheckpointManager:
         """Writes the bundle of this process, and its rows."""
         if self._is_first():
             self._checkpoint.write(bundle)
-        elif object_checkpoint.has_rows(internals.objects_of(self._checkpoint._saver)):
+        elif object_checkpoint.variables_of(self._checkpoint):
             options = tf.train.CheckpointOptions(experimental_sharding_callback=_Nothing())
             self._checkpoint.write(bundle, options)
 
-    def _merge(self, folder, reports, what):
-        """Makes one bundle of those of all processes. Returns its prefix."""
+    def _bundles(self, folder, reports, what):
+        """The prefixes of the bundles of all processes."""
         expected = reports[0]["variables"]
         for rank, report in enumerate(reports):
             if report["variables"] != expected:
@@ -238,14 +221,8 @@ class CheckpointManager:
                     f"{what}: expected the embedding variables {', '.join(expected) or 'none'} of rank 0 in all processes, found "
                     f"{', '.join(report['variables']) or 'none'} in rank {rank}"
                 )
-        bundles = [os.path.join(folder, f"rank-{rank}") for rank in range(self._world.size)]
-        merged = os.path.join(folder, "merged")
-        tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=bundles if expected else bundles[:1],
-            destination_prefix=merged,
-            delete_old_dirs=False,
-        )
-        return merged
+        count = self._world.size if expected else 1
+        return [os.path.join(folder, f"rank-{rank}") for rank in range(count)]
 
     def _record(self, prefix):
         """Makes a checkpoint the newest, and deletes the oldest."""
@@ -272,17 +249,14 @@ class CheckpointManager:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _move(bundle, prefix):
-    """Gives a bundle another prefix, its index last."""
+def merge(bundles: list, prefix: str) -> None:
+    """Makes one bundle of several, its index last. They are in a folder of the same file system, and are gone afterwards."""
+    merged = os.path.join(os.path.dirname(bundles[-1]), "merged")
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=bundles, destination_prefix=merged, delete_old_dirs=False
+    )
     with contextlib.suppress(FileNotFoundError):
         os.remove(prefix + ".index")
-    for data in glob.glob(glob.escape(bundle) + ".data-*"):
-        os.rename(data, prefix + data.removeprefix(bundle))
-    os.rename(bundle + ".index", prefix + ".index")
-
-
-def step_of(path: str) -> int:
-    """The step in the name of a checkpoint."""
-    match = _STEP.search(path)
-    assert match is not None, path
-    return int(match[1])
+    for data in glob.glob(glob.escape(merged) + ".data-*"):
+        os.rename(data, prefix + data.removeprefix(merged))
+    os.rename(merged + ".index", prefix + ".index")

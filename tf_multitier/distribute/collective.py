@@ -104,6 +104,37 @@ class CollectiveStrategy:
         """Waits until all processes are here."""
         self.all_reduce([tf.zeros([1])])
 
+    def checkpoints(
+        self, directory: str | os.PathLike, every: int, max_to_keep: int | None = 5
+    ) -> typing.Any:
+        """A Keras callback for `fit`, which saves the model and its optimizer every `every` batches and at the end.
+
+            saves = strategy.checkpoints("/shared/run", every=1000)
+            model.compile(strategy.optimizer("adam"), "mse")
+            with strategy.scope():
+                model(first_batch)              # makes the variables
+            step = saves.restore(model)         # None where there is no checkpoint
+            model.fit(batches, callbacks=[saves])
+
+        One process restores such a checkpoint by `tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path)`.
+
+        Args:
+          directory, max_to_keep: as of CheckpointManager.
+          every: number of batches.
+        """
+        from tf_multitier.distribute import keras_checkpoints
+
+        return keras_checkpoints.SaveCheckpoints(self, directory, every, max_to_keep)
+
+    def export_saved_model(
+        self, model: typing.Any, directory: str | os.PathLike
+    ) -> typing.NoReturn:
+        """NotImplementedError, which says how one process exports from a checkpoint."""
+        raise NotImplementedError(
+            f"export_saved_model to '{os.fspath(directory)}': expected one process, found a strategy: make the model without a strategy, "
+            "restore the checkpoint by tf.train.Checkpoint(model=model).restore(path).expect_partial(), and call model.export"
+        )
+
     def reduce_gradients(self, grads: typing.Any, op: str = "mean") -> list:
         """The gradients of the world: dense ones and those of rows alike.
 

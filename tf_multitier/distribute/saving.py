@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import threading
 import time
 import typing
@@ -18,6 +19,29 @@ import tensorflow as tf
 
 _BEATS = 8  # of the count, in the time after which a process is late
 _LONGEST_PAUSE = 0.5  # seconds between two looks at the others
+
+
+def folder_of(directory: str, run: str) -> str:
+    """The beginning of the paths of a run's folders."""
+    return os.path.join(directory, f".saving-{run}")
+
+
+def agreed_run(world: typing.Any, directory: str, what: str) -> str:
+    """A random name, the same in all processes. ValueError unless all see the same directory. what: begins the message."""
+    run = world.text_of_first(secrets.token_hex(8))
+    folder = folder_of(directory, run)
+    if world.rank == 0:
+        os.makedirs(folder)
+    world.ranks_with(False)  # the folder is there
+    blind = world.ranks_with(not os.path.isdir(folder))
+    if world.rank == 0:
+        os.rmdir(folder)
+    if blind:
+        raise ValueError(
+            f"{what}: expected one that all processes share, found '{directory}', in which rank {', '.join(map(str, blind))} does not see "
+            "the files of rank 0: use a shared file system"
+        )
+    return run
 
 
 class Together:
@@ -53,11 +77,11 @@ class Together:
 
     def done(self, **said: typing.Any) -> None:
         """This process has written all its files. said: for `wait_for_others`."""
-        self._say(done=True, **said)
+        self.says(done=True, **said)
 
     def commits(self) -> None:
         """Rank 0 begins to give the checkpoint its name."""
-        self._say(committed=True)
+        self.says(committed=True)
 
     def is_undone(self) -> bool:
         """Whether it is known that there is and will be no checkpoint, so that the files of this process may be deleted."""
@@ -67,6 +91,15 @@ class Together:
         is_of_other_step = first.get("step", self._report["step"]) != self._report["step"]
         has_failed = "failed" in first and "committed" not in first
         return "done" not in self._report or is_of_other_step or has_failed
+
+    def report_of_first(self, name: str) -> typing.Any:
+        """Waits until rank 0 has said `name`. Returns what it said. Raises as `wait_for_others`."""
+        self._wait([0], lambda report: name in report)
+        return self._read(0)[name]
+
+    def says(self, **said: typing.Any) -> None:
+        """Tells the others."""
+        self._say(**said)
 
     def wait_for_others(self) -> list:
         """Waits until all processes are done. Returns what they said, in order of rank.
