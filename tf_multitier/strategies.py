@@ -148,6 +148,6 @@ def _refusal(what, strategy):
 def _error(what, found):
     return NotImplementedError(
         f"{what}: expected no strategy of tf.distribute, one with one replica in one process, or TensorFlow 2's "
-        f"ParameterServerStrategy, found {found}: make and train embedding variables in one process, outside of strategy.scope() "
-        "and strategy.run(), or on parameter servers"
+        f"ParameterServerStrategy, found {found}: train in several processes by tf_multitier.distribute.CollectiveStrategy or on "
+        "parameter servers, or in one process outside of strategy.scope() and strategy.run()"
     )

@@ -273,7 +273,8 @@ def _checked_gradient(variable, g):
         raise NotImplementedError(
             f"{what} comes from a SparseConditionalAccumulator, which SyncReplicasOptimizer creates for each variable. The accumulator "
             "merges gradients as if their indices were sorted and distinct, so it loses some of a batch's keys; it also does not "
-            "count occurrences. Train without SyncReplicasOptimizer: concurrent updates of several workers are all applied"
+            "count occurrences. Train without SyncReplicasOptimizer: concurrent updates of several workers are all applied; steps of all "
+            "workers together are those of tf_multitier.distribute.CollectiveStrategy"
         )
     return g
 
