@@ -1,12 +1,14 @@
-"""Training with parameter servers: bytes and steps of an exchange against TensorFlow's own partitioned variables.
+"""Training in several processes: bytes and steps against TensorFlow's own partitioned variables on parameter servers.
 
     python3 benchmarks/distributed.py [--bag=10] [--batch=1024] [--whole] [--workers=2] [--wire_dtype=bfloat16]
+    python3 benchmarks/distributed.py --collective --workers=2   # ours are a world of workers, without servers
 
 A model of 26 features of 100,000 ids each (Zipf 1.05), dim 16, bags of --bag ids, pooled by mean, and two dense layers. Two servers and
 the workers are processes of a network namespace of their own, so that its loopback counts their bytes alone. The systems take turns;
 their medians and the median of the ratios are printed as JSON.
 
 B, what must cross: for each distinct key of a table its id (8 bytes), its row and its gradient (float32), and the dense variables twice.
+In a world of n, a process owns 1/n of its keys, so (n - 1)/n of B's rows cross, and the dense gradients once each way of the ring.
 """
 
 import json
@@ -33,7 +35,10 @@ flags.DEFINE_integer("steps", 60, "Steps that are timed, after 20 others.", lowe
 flags.DEFINE_integer("rounds", 5, "Runs of each system, in turns.", lower_bound=1)
 flags.DEFINE_bool("whole", False, "Whole tables, each on one server, instead of a part on each.")
 flags.DEFINE_string("wire_dtype", "float32", "The type of rows and gradients between processes.")
-flags.DEFINE_enum("system", None, ["exchange", "stock"], "What a process of a run trains.")
+flags.DEFINE_bool("collective", False, "Ours is a world of the workers, without servers.")
+flags.DEFINE_enum(
+    "system", None, ["exchange", "collective", "stock"], "What a process of a run trains."
+)
 
 BATCHES = 8
 WARM_UP = 20
@@ -50,6 +55,9 @@ def bytes_needed(dense):
     """B of a step. dense: elements of the dense variables."""
     found = batches(0)
     distinct = sum(np.unique(ids).size for batch in found for ids in batch) / BATCHES
+    if FLAGS.system == "collective":
+        others = (FLAGS.workers - 1) / FLAGS.workers
+        return others * (distinct * (12 + 2 * 4 * FLAGS.dim) + 2 * 4 * dense)
     return distinct * (8 + 2 * 4 * FLAGS.dim) + 2 * 4 * dense
 
 
@@ -130,15 +138,17 @@ def process(config):
             for i in range(FLAGS.steps):
                 session.run(train, {number: i % BATCHES})
             seconds, sent = time.perf_counter() - start, loopback() - sent
+    tell(seconds, sent, width * 32 + 32)
+
+
+def tell(seconds, sent, dense):
+    """Prints the result of a worker, and ends it. sent: bytes of all processes. dense: elements of the dense variables."""
     print(
         json.dumps(
             {
                 "steps_per_second": FLAGS.steps / seconds,
                 "bytes_per_step": sent / FLAGS.steps / FLAGS.workers,
-                "of_what_is_needed": sent
-                / FLAGS.steps
-                / FLAGS.workers
-                / bytes_needed(width * 32 + 32),
+                "of_what_is_needed": sent / FLAGS.steps / FLAGS.workers / bytes_needed(dense),
             }
         ),
         flush=True,
@@ -146,16 +156,67 @@ def process(config):
     os._exit(0)  # the servers end with the namespace
 
 
+def process_of_world(config):
+    """A process of a world."""
+    import tensorflow as tf
+
+    import tf_multitier
+
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    strategy = tf_multitier.distribute.CollectiveStrategy()
+    ids = batches(config["task"]["index"])
+    initializer = tf.random_uniform_initializer(-0.05, 0.05, seed=1)
+    with strategy.scope():
+        tables = [
+            tf_multitier.get_embedding_variable(f"table{i}", FLAGS.dim, initializer=initializer)
+            for i in range(FLAGS.features)
+        ]
+    width = FLAGS.features * FLAGS.dim
+    w1, w2 = tf.Variable(initializer([width, 32])), tf.Variable(initializer([32, 1]))
+    rows = tf.range(FLAGS.batch * FLAGS.bag, dtype=tf.int64)
+    indices = tf.stack([rows // FLAGS.bag, rows % FLAGS.bag], 1)
+    optimizer = tf_multitier.optimizers.Adagrad(0.05)
+    dense_optimizer = tf.compat.v1.train.AdagradOptimizer(0.05)
+    variables = [part for table in tables for part in table]
+
+    @tf.function
+    def step(batch):
+        bags = [
+            tf.SparseTensor(indices, tf.reshape(batch[i], [-1]), [FLAGS.batch, FLAGS.bag])
+            for i in range(FLAGS.features)
+        ]
+        with tf.GradientTape() as tape:
+            x = tf_multitier.nn.group_embedding_lookup_sparse(tables, bags, "mean", concat=True)
+            loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(tf.matmul(x, w1)), w2) - 1.0))
+        grads = strategy.reduce_gradients(tape.gradient(loss, [*variables, w1, w2]))
+        optimizer.apply_gradients(zip(grads[:-2], variables))
+        dense_optimizer.apply_gradients(zip(grads[-2:], [w1, w2]))
+
+    inputs = [tf.constant(batch) for batch in ids]
+    for i in range(WARM_UP):
+        step(inputs[i % BATCHES])
+    strategy.barrier()
+    sent, start = loopback(), time.perf_counter()
+    for i in range(FLAGS.steps):
+        step(inputs[i % BATCHES])
+    seconds = time.perf_counter() - start
+    strategy.barrier()
+    tell(seconds, loopback() - sent, width * 32 + 32)
+
+
 def namespace():
     """Starts the processes of a run in this network namespace, and prints the results of its workers."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    held = [socket.socket() for _ in range(FLAGS.servers + FLAGS.workers)]
+    servers = 0 if FLAGS.system == "collective" else FLAGS.servers
+    held = [socket.socket() for _ in range(servers + FLAGS.workers)]
     for each in held:
         each.bind(("127.0.0.1", 0))
     addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
     for each in held:
         each.close()
-    cluster = {"ps": addresses[: FLAGS.servers], "worker": addresses[FLAGS.servers :]}
+    cluster = {"ps": addresses[:servers], "worker": addresses[servers:]}
+    if not servers:
+        del cluster["ps"]
     started = []
     for job, its in cluster.items():
         for index in range(len(its)):
@@ -171,7 +232,7 @@ def namespace():
             output = subprocess.PIPE if job == "worker" else subprocess.DEVNULL
             started.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stdout=output))
     try:
-        for worker in started[FLAGS.servers :]:
+        for worker in started[servers:]:
             sys.stdout.write(worker.communicate(timeout=300)[0].decode())
     finally:
         for each in started:
@@ -193,15 +254,17 @@ def run(system):
 
 def main(_):
     if FLAGS.system and "TF_CONFIG" in os.environ:
-        return process(json.loads(os.environ["TF_CONFIG"]))
+        its = process_of_world if FLAGS.system == "collective" else process
+        return its(json.loads(os.environ["TF_CONFIG"]))
     if FLAGS.system:
         return namespace()
-    runs = [(run("exchange"), run("stock")) for _ in range(FLAGS.rounds)]
+    ours = "collective" if FLAGS.collective else "exchange"
+    runs = [(run(ours), run("stock")) for _ in range(FLAGS.rounds)]
     median = lambda pick: statistics.median(map(pick, runs))
     print(
         json.dumps(
             {
-                "exchange": {key: median(lambda r, key=key: r[0][key]) for key in runs[0][0]},
+                ours: {key: median(lambda r, key=key: r[0][key]) for key in runs[0][0]},
                 "stock": {key: median(lambda r, key=key: r[1][key]) for key in runs[0][1]},
                 "speed_ratio": median(
                     lambda r: r[0]["steps_per_second"] / r[1]["steps_per_second"]
