@@ -9,6 +9,7 @@ grads = strategy.reduce_gradients(tape.gradient(loss, variables))
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tf_multitier.distribute import reduced
 from tf_multitier.distribute import sessions
 from tf_multitier.distribute import world as worlds
+from tf_multitier.distribute import world_data
 
 # What schedulers set in each of several processes: {variable: what the resolver is}.
 _SCHEDULERS = {
@@ -67,6 +69,7 @@ class CollectiveStrategy:
                     f"CollectiveStrategy: expected to be made before anything else of TensorFlow runs, found: {error}"
                 ) from error
         self._world = worlds.World(rank, len(devices), devices[rank], float(timeout), devices)
+        self._said = False
         worlds.connect(self._world)
         if len(tasks) > 1:
             sessions.connect(self._world, resolver)
@@ -85,20 +88,94 @@ class CollectiveStrategy:
         """The number of processes."""
         return self._world.size
 
-    def scope(self) -> typing.Any:
-        """A context in which new embedding variables are divided among the processes by whole keys."""
-        return worlds.scope(self._world)
+    @contextlib.contextmanager
+    def scope(self) -> typing.Iterator[None]:
+        """A context in which new embedding variables are divided among the processes by whole keys.
+
+        At its end, the dense variables that were made in it get the values of rank 0. All processes make the same variables.
+        """
+        made: list = []
+
+        def creator(next_creator, **kwargs):
+            made.append(next_creator(**kwargs))
+            return made[-1]
+
+        is_alone = self._world.size == 1 or not tf.executing_eagerly()
+        with (
+            worlds.scope(self._world),
+            contextlib.nullcontext() if is_alone else tf.variable_creator_scope(creator),
+        ):
+            yield
+        if made:
+            self.broadcast_variables(
+                [v for v in made if isinstance(v, tf.Variable) and v.dtype.is_floating]
+            )
 
     embedding_scope = scope
 
+    def optimizer(self, optimizer: typing.Any, op: str = "mean") -> typing.Any:
+        """An optimizer like `optimizer`, not yet used, which trains with the gradients of all processes.
+
+        Its first step gives all processes the dense values of rank 0. Clipping is that of the gradients of the world. Learning rates stay
+        as they are.
+
+        Args:
+          optimizer: of keras.optimizers, or a name, for `Model.compile`. Where tf_multitier.keras.with_rows takes it, it trains rows too.
+            Or one of tf_multitier.optimizers, for rows in loops of one's own. Or, in graphs of TensorFlow 1, of tf.compat.v1.train.
+          op: "mean" or "sum", see `reduce_gradients`.
+
+        Raises:
+          NotImplementedError: a LossScaleOptimizer or MultiOptimizer, or one that trains no rows, see with_rows.
+        """
+        _check_op("optimizer", op)
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            if self._world.size == 1:
+                return optimizer
+            return sessions.WorldOptimizer(self, self._world, optimizer, op)
+        from tf_multitier.distribute import keras_world
+
+        self._say(op)
+        return keras_world.of_world(self, optimizer, op)
+
+    def dataset(self, dataset: tf.data.Dataset, end: str = "all") -> tf.data.Dataset:
+        """This process' batches, ended where the processes agree. All processes call it, and iterate, in the same order.
+
+        Where a dataset does not know the number of its batches, the processes agree for eight batches at a time, which each reads ahead.
+        Let it be the last of a pipeline: a prefetch() after it may wait for processes that have stopped in the middle.
+
+        Args:
+          dataset: batches. Their first dimension is that of the examples.
+          end: "all": until all are out of data; a process that has none goes on with batches of no examples. "shortest": all stop with
+            the first that is out of data.
+
+        Raises:
+          ValueError: elements without a dimension of examples.
+        """
+        return world_data.agreed(self._world, dataset, end)
+
     def all_reduce(self, tensors: typing.Any, op: str = "sum") -> typing.Any:
-        """The sums ("sum") or means ("mean") of float32 tensors, over the processes, in the structure of `tensors`."""
-        if op not in ("sum", "mean"):
-            raise ValueError(f"all_reduce: op: expected 'sum' or 'mean', found {op!r}")
+        """The sums ("sum") or means ("mean") of tensors, over the processes, in the structure of `tensors`.
+
+        Raises:
+          ValueError: a tensor whose shape is not known when the function is traced.
+        """
+        _check_op("all_reduce", op)
         if self._world.size == 1:
             return tensors
         flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(tensors)]
-        return tf.nest.pack_sequence_as(tensors, self._world.all_reduce(flat, op == "mean"))
+        by_type: dict = {}
+        for i, tensor in enumerate(flat):
+            if not tensor.shape.is_fully_defined():
+                raise ValueError(
+                    f"all_reduce: expected tensors of known shapes, found {tensor.shape}: use tf.ensure_shape(), for a gradient with "
+                    "its variable's shape"
+                )
+            by_type.setdefault(tensor.dtype, []).append(i)
+        for places in by_type.values():
+            found = self._world.all_reduce([flat[i] for i in places], op == "mean")
+            for i, tensor in zip(places, found):
+                flat[i] = tensor
+        return tf.nest.pack_sequence_as(tensors, flat)
 
     def barrier(self) -> None:
         """Waits until all processes are here."""
@@ -139,16 +216,23 @@ class CollectiveStrategy:
         """The gradients of the world: dense ones and those of rows alike.
 
         Args:
-          grads: list of gradients of this process: tensors, IndexedSlices of divided embedding variables, or None.
+          grads: list of gradients of this process: tensors, IndexedSlices of embedding variables or of dense ones, or None. The gradient
+            of a divided variable is a list of that of its part, or the part's. IndexedSlices of dense variables become dense.
           op: "mean": that of the processes' gradients; "sum": for losses that are sums.
+
+        Raises:
+          ValueError: a dense gradient whose shape is not known when the function is traced.
         """
-        if op not in ("sum", "mean"):
-            raise ValueError(f"reduce_gradients: op: expected 'sum' or 'mean', found {op!r}")
-        if self._world.size == 1:
-            return list(grads)
+        _check_op("reduce_gradients", op)
         grads = list(grads)
+        if self._world.size == 1:
+            return grads
+        self._say(op)
+        for i, grad in enumerate(grads):
+            if isinstance(grad, tf.IndexedSlices) and not _is_of_rows(grad):
+                grads[i] = tf.convert_to_tensor(grad)
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-        for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op) if dense else []):
+        for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op)):
             grads[i] = grad
         for i, grad in enumerate(grads):
             if isinstance(grad, (list, tuple)):
@@ -157,17 +241,6 @@ class CollectiveStrategy:
                 grads[i] = self._rows(grad, op)
         reduced.mark(grads)
         return grads
-
-    def optimizer(self, optimizer: typing.Any, op: str = "mean") -> typing.Any:
-        """An optimizer whose gradients are those of the world.
-
-        Args:
-          optimizer: of tf.compat.v1.train.
-          op: see `reduce_gradients`.
-        """
-        if self._world.size == 1:
-            return optimizer
-        return sessions.WorldOptimizer(self, self._world, optimizer, op)
 
     def reduce_all(self) -> None:
         """From now on, all optimizers of tf.compat.v1.train use the gradients of the world: their mean over processes."""
@@ -195,15 +268,54 @@ class CollectiveStrategy:
         tensor = tf.convert_to_tensor(tensor)
         return tensor if self._world.size == 1 else self._world.broadcast([tensor])[0]
 
-    def broadcast_variables(self) -> tf.Operation:
-        """An op of a v1 graph that gives its dense variables the values of rank 0. MonitoredTrainingSession runs it.
+    def broadcast_variables(self, variables: typing.Any = None) -> tf.Operation | None:
+        """Gives dense variables, on all ranks, the values of rank 0. All ranks call it.
 
-        In a tf.compat.v1.Session all ranks run it once: after initializers and restores, before the first step.
+        In a v1 graph it returns an op. MonitoredTrainingSession runs it; in a tf.compat.v1.Session all ranks run it once: after
+        initializers and restores, before the first step. It is for all dense variables of the graph.
+
+        Args:
+          variables: outside of v1 graphs: list of tf.Variables, or of weights of Keras. The same on all ranks, in the same order.
         """
-        return sessions.broadcast_variables(self._world)
+        if variables is None:
+            return sessions.broadcast_variables(self._world)
+        variables = list(variables)
+        if self._world.size > 1 and variables:
+            with tf.init_scope():
+                values = [tf.convert_to_tensor(variable) for variable in variables]
+                for variable, value in zip(variables, self._world.broadcast(values)):
+                    variable.assign(value)
+        return None
 
     def _rows(self, grad, op):
         """The home has summed the gradients of all processes."""
-        if op == "sum" or grad is None:
+        if grad is None:
             return grad
-        return tf.IndexedSlices(grad.values / self._world.size, grad.indices, grad.dense_shape)
+        values = grad.values if op == "sum" else grad.values / self._world.size
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+
+    def _say(self, op):
+        """Once: how gradients are reduced."""
+        if self._world.size > 1 and not self._said:
+            self._said = True
+            tf.get_logger().info(
+                "tf_multitier: gradients are the %s over %d processes; learning rates are unchanged",
+                op,
+                self._world.size,
+            )
+
+
+def _check_op(what, op):
+    if op not in ("sum", "mean"):
+        raise ValueError(f"{what}: op: expected 'sum' or 'mean', found {op!r}")
+
+
+def _is_of_rows(grad):
+    """Whether IndexedSlices are the gradient of an embedding variable, whose dense shape is [0, dim]."""
+    shape = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
+    if shape is None:
+        raise ValueError(
+            "reduce_gradients: expected IndexedSlices of a tape in the same function, found some whose variable cannot be told: reduce "
+            "them in the function that computes them"
+        )
+    return int(shape[0]) == 0

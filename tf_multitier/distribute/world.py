@@ -32,8 +32,9 @@ _MOST_IN_A_GRAPH = 2**17  # exchanges
 _WIRE_TYPES = (tf.float32, tf.bfloat16, tf.half)
 SIZES, REQUESTS = "sizes", "requests"
 ROWS, GRADIENTS = "rows", "gradients"
-ANSWERS = "answers"
-_KINDS = [(SIZES, tf.int64), (REQUESTS, tf.int64), (ANSWERS, tf.int64), (ANSWERS, tf.float32)]
+ANSWERS, AGREEMENTS = "answers", "agreements"
+_KINDS = [(kind, tf.int64) for kind in (SIZES, REQUESTS, ANSWERS, AGREEMENTS)]
+_KINDS += [(ANSWERS, tf.float32)]
 _KINDS += [(kind, its_type) for its_type in _WIRE_TYPES for kind in (ROWS, GRADIENTS)]
 _TEXT_BYTES = 4096
 
@@ -89,6 +90,7 @@ class World:
         self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
         self._graphs: typing.Any = weakref.WeakKeyDictionary()  # their numbers
         self._graph_keys: typing.Any = weakref.WeakKeyDictionary()  # see _graph_key
+        self._agreements = 0
 
     def number_of_graph(self, graph: tf.Graph) -> int:
         """The number of a v1 graph with variables of the world. All processes make them in the same order."""
@@ -200,12 +202,12 @@ class World:
             ) from error
 
     def all_reduce(self, tensors: list, mean: bool) -> list:
-        """The sums, or the means, of float32 tensors over the processes. Their static shapes are known."""
+        """The sums, or the means, of tensors of one type over the processes. Their static shapes are known."""
         shapes = [tensor.shape for tensor in tensors]
         sizes = [shape.num_elements() for shape in shapes]
         total = sum(sizes)
         place = self._place_in_graph("reduce", 2**20)
-        key = zlib.crc32(repr((total, place)).encode())
+        key = zlib.crc32(repr((total, tensors[0].dtype.name, place)).encode())
         before = tf.control_dependencies(self._graph_key())
         with tf.device(self.device), self._late_ranks_named(), before:
             flat = tf.raw_ops.CollectiveReduceV2(
@@ -292,6 +294,16 @@ class World:
         own = tf.one_hot(self.rank, self.size) * float(found)
         [flags] = self.all_reduce([own], mean=False)
         return [rank for rank, flag in enumerate(flags.numpy()) if flag]
+
+    def new_agreement(self) -> int:
+        """The number of a new agreement. All processes make them in the same order."""
+        self._agreements += 1
+        return self._agreements
+
+    def of_all(self, number: typing.Any, agreement: int) -> tf.Tensor:
+        """int64 [world]: the numbers that all processes have for an agreement. number: int64 scalar of this one."""
+        with tf.device(self.device):
+            return self.all_to_all(tf.fill([self.size, 1], number), AGREEMENTS, agreement)[:, 0]
 
 
 def digest(text: str) -> int:

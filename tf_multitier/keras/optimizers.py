@@ -117,15 +117,23 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
         for i, whole in enumerate(wholes):
             if is_rows[i]:
                 parts.setdefault(id(whole), []).append(i)
+        norms = _norms_in_world(grads, wholes)
         for its in parts.values():
             values = [grads[i].values for i in its]
-            clipped = tf.clip_by_norm(tf.concat(values, 0), optimizer.clipnorm)
+            whole = tf.concat(values, 0)
+            if its[0] in norms:
+                clipped = whole * (
+                    optimizer.clipnorm / tf.maximum(norms[its[0]], optimizer.clipnorm)
+                )
+            else:
+                clipped = tf.clip_by_norm(whole, optimizer.clipnorm)
             lengths = [tf.shape(v)[0] for v in values]
             for i, value in zip(its, tf.split(clipped, lengths, num=len(its))):
                 grads[i] = tf.IndexedSlices(value, grads[i].indices, grads[i].dense_shape)
     elif optimizer.global_clipnorm and any(is_rows):
+        norms = _norms_in_world(grads, wholes)
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        norm = tf.linalg.global_norm(values)
+        norm = tf.linalg.global_norm([norms.get(i, value) for i, value in enumerate(values)])
         factor = optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm)
         grads = [scale(g, factor) if isinstance(g, tf.IndexedSlices) else g * factor for g in grads]
     elif optimizer.clipvalue:
@@ -135,6 +143,16 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
                 clipped = tf.clip_by_value(g.values, -limit, limit)
                 grads[i] = tf.IndexedSlices(clipped, g.indices, g.dense_shape)
     return grads
+
+
+def _norms_in_world(grads, wholes):
+    """{number of a gradient: its norm over all processes}, for those of variables that are divided among processes."""
+    divided = [i for i, whole in enumerate(wholes) if whole is not None and whole.world is not None]
+    if not divided:
+        return {}
+    mine = tf.stack([tf.reduce_sum(tf.square(grads[i].values)) for i in divided])
+    (sums,) = wholes[divided[0]].world.all_reduce([mine], False)
+    return dict(zip(divided, tf.unstack(tf.sqrt(sums))))
 
 
 _RULES = {
@@ -204,12 +222,23 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
     keras_versions.refuse("with_rows: optimizer", optimizer)
     optimizer = keras.optimizers.get(optimizer)
     name = type(optimizer).__name__
-    if type(optimizer) is not getattr(keras.optimizers, name, None) or name not in _CLASSES:
+    if not has_rule(optimizer):
         raise NotImplementedError(
             f"with_rows has no rule for {name}; supported: {', '.join(sorted(_RULES))}"
         )
+    return remade(optimizer, _CLASSES[name])
+
+
+def has_rule(optimizer: typing.Any) -> bool:
+    """Whether `with_rows` takes an optimizer of this class."""
+    name = type(optimizer).__name__
+    return name in _CLASSES and type(optimizer) is getattr(keras.optimizers, name, None)
+
+
+def remade(optimizer: typing.Any, its_class: type) -> typing.Any:
+    """A new optimizer of a class, with the configuration of `optimizer`."""
     config = optimizer.get_config()
     rate = optimizer._learning_rate  # the property calls a function
     if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         config["learning_rate"] = rate  # in the configuration, a lambda is code that Keras refuses
-    return _CLASSES[name].from_config(config)
+    return its_class.from_config(config)  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from tf_multitier.keras.rows_copy import TableShape
 
 
 # Optimizers that choose another one for each variable. Earlier versions of Keras 3 have none.
-_CHOOSERS = getattr(keras.optimizers, "MultiOptimizer", ())
+CHOOSERS = getattr(keras.optimizers, "MultiOptimizer", ())
 
 
 class UpdatesRows(Keras3Object):
@@ -129,7 +129,7 @@ class Rows(Keras3Object, keras.Variable):
                     f"{self._owner}: rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
                     "with auto_scale_loss=False"
                 )
-            if isinstance(optimizer, _CHOOSERS):
+            if isinstance(optimizer, CHOOSERS):
                 continue  # the optimizer that it chose for these rows is among the callers when it updates them
             if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
                 raise ValueError(

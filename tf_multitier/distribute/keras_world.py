@@ -1,0 +1,85 @@
+"""Optimizers of a world, for Model.fit and for loops of one's own: they train with the gradients of all processes.
+
+The class is derived from that of the program's optimizer: of Keras with rows where there is a rule for them, else of Keras alone, or of
+tf_multitier.optimizers.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras import optimizers as keras_optimizers
+from tf_multitier.keras import rows
+
+
+class OfWorld:
+    """Mixed into a class of Keras' optimizers."""
+
+    _strategy: typing.Any
+    _op: str
+
+    def build(self, variables: typing.Any) -> None:
+        """Also gives all processes the dense values of rank 0."""
+        super().build(variables)  # type: ignore[misc]
+        self._strategy.broadcast_variables([v for v in variables if not isinstance(v, rows.Rows)])
+
+    def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
+        """Updates rows and dense variables with the gradients of the world."""
+        variables = trainable_variables
+        if variables is None:
+            variables = (
+                self._built_for() if hasattr(self, "_built_for") else self._trainable_variables
+            )
+        variables, grads = list(variables), list(grads)
+        for i, (grad, variable) in enumerate(zip(grads, variables)):
+            if isinstance(grad, tf.Tensor):
+                grads[i] = tf.ensure_shape(grad, variable.shape)
+        super().apply(self._strategy.reduce_gradients(grads, self._op), variables)  # type: ignore[misc]
+
+
+class _RowsOfWorld:
+    """Mixed into a class of tf_multitier.optimizers."""
+
+    _strategy: typing.Any
+    _op: str
+
+    def apply_gradients(
+        self, grads_and_vars: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> tf.Tensor:
+        """Updates rows with the gradients of the world."""
+        grads, variables = zip(*grads_and_vars)
+        pairs = zip(self._strategy.reduce_gradients(grads, self._op), variables)
+        return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _derived(mixin, base):
+    return type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
+
+
+def of_world(strategy: typing.Any, optimizer: typing.Any, op: str) -> typing.Any:
+    """See CollectiveStrategy.optimizer."""
+    is_alone = strategy.world_size() == 1
+    if isinstance(optimizer, row_optimizers.RowOptimizer):
+        if is_alone:
+            return optimizer
+        made = _derived(_RowsOfWorld, type(optimizer))(**optimizer.arguments())
+    else:
+        optimizer = keras.optimizers.get(optimizer)
+        if isinstance(optimizer, (keras.optimizers.LossScaleOptimizer, rows.CHOOSERS)):
+            raise NotImplementedError(
+                f"optimizer: expected one of keras.optimizers that updates variables itself, found {type(optimizer).__name__}: "
+                "give it the inner optimizer"
+            )
+        if keras_optimizers.has_rule(optimizer):
+            optimizer = keras_optimizers.with_rows(optimizer)
+        if is_alone:
+            return optimizer
+        made = keras_optimizers.remade(optimizer, _derived(OfWorld, type(optimizer)))
+    made._strategy, made._op = strategy, op
+    return made
