@@ -142,6 +142,16 @@ def _make(
     is_eager = tf.executing_eagerly()
     its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
     seed = initializers.table_seed(value.seed, its_seed, full_name)
+    its_world = None if is_read_only() else world.current()
+    if its_world is not None:
+        if num_partitions not in (1, its_world.size):
+            raise ValueError(
+                f"embedding variable '{full_name}': partitioner: expected none, or one of {its_world.size} parts, one for each process "
+                f"of the CollectiveStrategy, found one of {num_partitions}"
+            )
+        if is_eager:  # Keras draws another one in each process
+            seed = its_world.bits_of_first(seed)
+            value = value if value.seed is None else value._replace(seed=seed)
     values = {
         **options.record_of(full_name, option, storage, seed),
         "initializer": initializers.initializer_record(value, seed),
@@ -174,8 +184,7 @@ def _make(
             look_for_the_chief_every(1)
         return variable
 
-    its_world = world.current()
-    if its_world is not None and its_world.size > 1 and not is_read_only():
+    if its_world is not None:
         attrs.update(partition_index=its_world.rank, num_partitions=its_world.size)
         if is_eager:
             part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)

@@ -22,6 +22,7 @@ import typing
 import weakref
 import zlib
 
+import numpy as np
 import tensorflow as tf
 
 _GROUP_KEY = 0x7F4D54
@@ -278,6 +279,12 @@ class World:
                 self._graph_keys[graph] = tf.cond(never, connects, lambda: tf.zeros([1])).name
         return [graph.get_tensor_by_name(self._graph_keys[graph])]
 
+    def bits_of_first(self, number: int) -> int:
+        """The number of rank 0, of 64 bits without a sign, in all processes. Eagerly, also while a function is traced."""
+        with tf.init_scope():
+            mine = tf.constant(np.array([number], np.uint64).view(np.int64))
+            return int(self.broadcast([mine])[0].numpy().view(np.uint64)[0])
+
     def text_of_first(self, text: str) -> str:
         """The text of rank 0, in all processes. Eagerly, at most 4096 bytes."""
         data = text.encode() if self.rank == 0 else b""
@@ -311,7 +318,7 @@ def digest(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-_current: list = []  # of the scopes that are entered
+_current: list[World | None] = []  # of the scopes that are entered
 _connected: list = []  # the world of this process
 
 
@@ -326,13 +333,14 @@ def is_connected() -> bool:
 
 
 def current() -> World | None:
-    """The world in whose scope variables are made, or None."""
-    return _current[-1] if _current else None
+    """The world of several processes in whose scope variables are made, or None."""
+    world = _current[-1] if _current else None
+    return world if world is not None and world.size > 1 else None
 
 
 @contextlib.contextmanager
-def scope(world: World) -> typing.Iterator[None]:
-    """A context in which new embedding variables are divided among the processes of a world."""
+def scope(world: World | None) -> typing.Iterator[None]:
+    """A context in which new embedding variables are divided among the processes of a world. None: in which they are not."""
     _current.append(world)
     try:
         yield

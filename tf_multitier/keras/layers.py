@@ -24,6 +24,7 @@ from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.key_types import key_type
 from tf_multitier.keras.rows import Rows
+from tf_multitier.distribute import world as worlds
 from tf_multitier.variable_scope import get_embedding_variable
 
 SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
@@ -49,6 +50,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
                 f"layer '{self.name}': dtype: expected a type of floating-point numbers, found {self.compute_dtype}"
             )
         self._rows: list = []
+        self._world = worlds.current()  # Keras may build the layer outside of the scope
         self.optimizer = optimizer_configs.from_config(optimizer, self.name)
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
@@ -83,7 +85,10 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
     def _new_variable(self, name, config):
         what = f"layer '{self.name}', {name}: embeddings_initializer"
-        with tf.name_scope(self.name + "/"):  # the slash: also in the scopes of a model
+        with (
+            worlds.scope(self._world),
+            tf.name_scope(self.name + "/"),
+        ):  # the slash: also in the scopes of a model
             return get_embedding_variable(
                 name,
                 config.output_dim,
