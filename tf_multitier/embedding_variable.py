@@ -163,6 +163,9 @@ class EmbeddingVariable(
         if attrs["num_partitions"] > 1:
             self._set_save_slice_info(_WholeName(self.variable_name))
 
+    # Of a part: the World among whose processes its variable is divided (distribute/world.py), or None.
+    of_world: typing.Any = None
+
     def __repr__(self):
         return f"<tf_multitier.EmbeddingVariable '{self.name}' embedding_dim={self.embedding_dim} dtype={self.dtype.name}>"
 

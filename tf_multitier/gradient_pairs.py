@@ -6,6 +6,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier.distribute import reduced
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import is_embedding_variable
 
@@ -63,7 +64,9 @@ def _without_zeros(grad, variable):
     """
     dim = variable.embedding_dim
     if isinstance(grad, tf.Tensor) and _are_zeros(grad) and grad.shape[1] == dim:
-        return tf.IndexedSlices(tf.reshape(grad, [0, dim]), tf.zeros([0], tf.int64))
+        zeros = tf.IndexedSlices(tf.reshape(grad, [0, dim]), tf.zeros([0], tf.int64))
+        reduced.mark([zeros])
+        return zeros
     return grad
 
 

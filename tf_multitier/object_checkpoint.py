@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.distribute.world_keys import no_save_alone
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.placement import process_of
@@ -85,11 +86,8 @@ def _check_world(variables, part):
     """NotImplementedError unless the variables are divided among the processes where, and only where, each process writes its part."""
     for variable in variables:
         name = f"embedding variable '{variable.variable_name}'"
-        if variable.world is not None and part is None:
-            raise NotImplementedError(
-                f"{name} is divided among processes: expected a save by all of them, found one of this process: save by "
-                "tf_multitier.distribute.CheckpointManager or strategy.checkpoints(directory, every)"
-            )
+        if part is None:
+            no_save_alone(variable.variable_name, variable.world)
         if part is not None and variable.world is None:
             raise NotImplementedError(
                 f"{name}: expected one that is divided among the processes in a checkpoint of theirs, found one of this process alone: "

@@ -16,6 +16,7 @@ from tf_multitier import saver
 from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
+from tf_multitier.distribute.world_keys import no_save_alone
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import EmbeddingVariableSpec
 from tf_multitier.handle_attrs import TableOptions
@@ -242,6 +243,7 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         if save_type != "savedmodel":
             return {}
+        no_save_alone(self._name, self.world)
         return {f"part_{part.partition_index}": part for part in self._parts}
 
     def _deserialization_dependencies(self, children):

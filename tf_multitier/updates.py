@@ -160,11 +160,11 @@ class EmbeddingProcessor(OptimizableVariable):
         Raises:
           TypeError: the gradient is dense, its indices are not integers, or its values have another dtype than the variable.
           NotImplementedError: the optimizer has no rule, or the gradient comes from an accumulator.
-          ValueError: the variable has GlobalStepEvict and the graph has no global step.
+          ValueError: the variable has GlobalStepEvict and the graph has no global step; or the gradient is not that of the world.
         """
         variable = self._variable
         g = _checked_gradient(variable, g)
-        if getattr(variable, "of_world", None) is not None:
+        if variable.of_world is not None:
             what = f"gradient of embedding variable '{variable.variable_name}'"
             reduced.check(what, g.values)
         binding = rules.binding_of(optimizer, variable)
@@ -202,8 +202,11 @@ def update(variable, g, step, hyper, columns, rule):
 
     Raises:
       TypeError: see EmbeddingProcessor.update_op.
+      ValueError: the gradient is not that of the world.
     """
     g = _checked_gradient(variable, g)
+    if variable.of_world is not None:
+        reduced.check_rows(f"gradient of embedding variable '{variable.variable_name}'", g)
     return _update_of(variable, g, step, hyper, columns, rule, device_scope())
 
 

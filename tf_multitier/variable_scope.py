@@ -188,6 +188,7 @@ def _make(
         attrs.update(partition_index=its_world.rank, num_partitions=its_world.size)
         if is_eager:
             part = make(f"{full_name}/part_{its_world.rank}", attrs, value.matrix)
+            part.of_world = its_world
         else:
             part = world_parts.make(
                 its_world, full_name, attrs, value.matrix, trainable, collections

@@ -21,9 +21,7 @@ from tf_multitier.tensorflow_internals import SaveSpec
 
 
 class _Part(EmbeddingVariable):
-    """A part. of_world: the world."""
-
-    of_world: typing.Any = None
+    """A part."""
 
     def _check_save(self):
         if saver.is_incremental():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import typing
 
 import tensorflow as tf
@@ -92,7 +93,8 @@ class CollectiveStrategy:
     def scope(self) -> typing.Iterator[None]:
         """A context in which new embedding variables are divided among the processes by whole keys.
 
-        At its end, the dense variables that were made in it get the values of rank 0. All processes make the same variables.
+        At its end, the dense variables that were made in it get the values of rank 0. All processes make the same variables. Layers of
+        Keras that are made in it, and built later, draw the same initial values in all processes.
         """
         made: list = []
 
@@ -103,6 +105,7 @@ class CollectiveStrategy:
         is_alone = self._world.size == 1 or not tf.executing_eagerly()
         with (
             worlds.scope(self._world),
+            contextlib.nullcontext() if is_alone else self._same_seeds(),
             contextlib.nullcontext() if is_alone else tf.variable_creator_scope(creator),
         ):
             yield
@@ -112,6 +115,17 @@ class CollectiveStrategy:
             )
 
     embedding_scope = scope
+
+    @contextlib.contextmanager
+    def _same_seeds(self):
+        """A context in which layers of Keras draw the same seeds in all processes: they take them from Python's random numbers."""
+        seed = self._world.bits_of_first(random.getrandbits(64))
+        state = random.getstate()
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
     def optimizer(self, optimizer: typing.Any, op: str = "mean") -> typing.Any:
         """An optimizer like `optimizer`, not yet used, which trains with the gradients of all processes.

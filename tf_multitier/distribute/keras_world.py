@@ -6,7 +6,6 @@ tf_multitier.optimizers.
 
 from __future__ import annotations
 
-import functools
 import typing
 
 import keras
@@ -20,13 +19,48 @@ from tf_multitier.keras import rows
 class OfWorld:
     """Mixed into a class of Keras' optimizers."""
 
+    if typing.TYPE_CHECKING:
+        built: bool
+        name: str
+        iterations: typing.Any
+        _trainable_variables: list
+        _built_for: typing.Any
+
     _strategy: typing.Any
     _op: str
+    _unseen: typing.Any = (
+        None  # function of no arguments: the dense variables that the first step makes
+    )
 
     def build(self, variables: typing.Any) -> None:
         """Also gives all processes the dense values of rank 0."""
         super().build(variables)  # type: ignore[misc]
-        self._strategy.broadcast_variables([v for v in variables if not isinstance(v, rows.Rows)])
+        dense = [v for v in variables if not isinstance(v, rows.Rows)]
+        with tf.init_scope():
+            are_made = all(bool(v.value.is_initialized()) for v in dense)
+        if are_made:
+            self._strategy.broadcast_variables(dense)
+        else:
+            self._unseen = lambda: dense  # a list would be tracked
+
+    def _check_unseen(self):
+        """InvalidArgumentError, in the first step, if the dense variables that it makes are not those of rank 0."""
+
+        def check():
+            values = [tf.convert_to_tensor(v) for v in self._unseen()]
+            same = [
+                tf.reduce_all(tf.equal(value, first))
+                for value, first in zip(values, self._strategy._world.broadcast(values))
+            ]
+            message = (
+                f"optimizer: rank {self._strategy.rank()}: expected the dense values of rank 0 in a model that is built in its first step, "
+                "found others: make its layers in strategy.scope(), or build it before fit"
+            )
+            tf.debugging.Assert(tf.reduce_all(same), [message])
+            return tf.constant(0)
+
+        if self._unseen is not None:
+            tf.cond(tf.equal(self.iterations.value, 0), check, lambda: tf.constant(0))
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
         """Updates rows and dense variables with the gradients of the world."""
@@ -39,6 +73,10 @@ class OfWorld:
         for i, (grad, variable) in enumerate(zip(grads, variables)):
             if isinstance(grad, tf.Tensor):
                 grads[i] = tf.ensure_shape(grad, variable.shape)
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(variables)
+        self._check_unseen()
         super().apply(self._strategy.reduce_gradients(grads, self._op), variables)  # type: ignore[misc]
 
 
@@ -57,8 +95,17 @@ class _RowsOfWorld:
         return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
 
 
-@functools.cache
+_classes: dict = {}
+
+
 def _derived(mixin, base):
+    """The class of both, the same for the same two."""
+    if (mixin, base) not in _classes:
+        _classes[mixin, base] = _class_of(mixin, base)
+    return _classes[mixin, base]
+
+
+def _class_of(mixin, base):
     return type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
 
 

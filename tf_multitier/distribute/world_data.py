@@ -29,7 +29,7 @@ def agreed(world: typing.Any, dataset: tf.data.Dataset, end: str) -> tf.data.Dat
     is_infinite = tf.data.INFINITE_CARDINALITY in counts
     finite = [count for count in counts if count != tf.data.INFINITE_CARDINALITY]
     mine = counts[world.rank]
-    if end == "shortest":
+    if empty is None:
         return dataset.take(min(finite)) if finite else dataset
     if mine == tf.data.INFINITE_CARDINALITY or (not is_infinite and mine == max(finite)):
         return dataset

@@ -24,6 +24,15 @@ def no_world(variable, what, cure):
         )
 
 
+def no_save_alone(name: str, world: typing.Any) -> None:
+    """NotImplementedError if the variable of this name is divided among the processes of a world: one of them saves its part alone."""
+    if world is not None:
+        raise NotImplementedError(
+            f"embedding variable '{name}' is divided among processes: expected a save by all of them, found one of this process: save by "
+            "tf_multitier.distribute.CheckpointManager or strategy.checkpoints(directory, every)"
+        )
+
+
 class _Question:
     """Keys that are with their owners."""
 

@@ -28,6 +28,7 @@ from tf_multitier import key_types
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.distribute.world_keys import no_save_alone
 from tf_multitier.keras import loads
 from tf_multitier.keras import part_files
 from tf_multitier.keras.optimizer_states import OptimizerState
@@ -97,7 +98,10 @@ def save(rows: list, store: typing.Any, layer: str) -> None:
 
     Raises:
       ValueError: the rows are too large for the archive, and it is not a local file.
+      NotImplementedError: a table is divided among processes.
     """
+    for one in rows:
+        no_save_alone(one.embedding_variable.variable_name, one.embedding_variable.of_world)
     archive, checked = part_files.Archive.of(store), _Checked(store, layer)
     rows = archive.new(rows)
     with tempfile.TemporaryDirectory() as folder:
