@@ -27,7 +27,8 @@ optimizer = tf_multitier.optimizers.SGD(1.0)
 def train(variables, look_up):
     with tf.GradientTape() as tape:
         loss = look_up()
-    pairs = zip(strategy.reduce_gradients(tape.gradient(loss, variables), "sum"), variables)
+    grads = strategy.reduce_gradients(tape.gradient(loss, variables), "sum", variables)
+    pairs = zip(grads, variables)
     optimizer.apply_gradients(pairs)
 """
 

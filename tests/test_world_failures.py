@@ -61,9 +61,12 @@ def test_ranks_that_are_killed_or_stopped_end_the_others_and_all_go_on_from_the_
         "life 1 from 10",
         "life 2 from 20",
     ]
-    [killed] = [each.split() for each in rank_0 if each.startswith("waited")]
-    [stopped] = [each.split() for each in rank_1 if each.startswith("waited")]
-    for _, seconds, names_a_rank in (killed, stopped):
+    waited = [
+        [each.split() for each in lines if each.startswith("waited")] for lines in (rank_0, rank_1)
+    ]
+    # TensorFlow may end a process itself whose leader, rank 0, is stopped.
+    assert len(waited[0]) == 1 and len(waited[1]) <= 1
+    for _, seconds, names_a_rank in waited[0] + waited[1]:
         assert float(seconds) < 6 + 5 and names_a_rank == "True"
     rows = [int(each[-1].split()[-1]) for each in (rank_0, rank_1)]
     assert sum(rows) == 10 and rank_0[-1].startswith("trained 30")

@@ -250,7 +250,7 @@ class CheckpointManager:
 
 
 def merge(bundles: list, prefix: str) -> None:
-    """Makes one bundle of several, its index last. They are in a folder of the same file system, and are gone afterwards."""
+    """Makes one bundle of several, its index last. They are in a folder of the same file system, and do not exist afterwards."""
     merged = os.path.join(os.path.dirname(bundles[-1]), "merged")
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=bundles, destination_prefix=merged, delete_old_dirs=False

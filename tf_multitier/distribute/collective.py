@@ -20,6 +20,7 @@ from tf_multitier.distribute import reduced
 from tf_multitier.distribute import sessions
 from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_data
+from tf_multitier.partitioned import is_embedding_variable
 
 # What schedulers set in each of several processes: {variable: what the resolver is}.
 _SCHEDULERS = {
@@ -226,24 +227,33 @@ class CollectiveStrategy:
             "restore the checkpoint by tf.train.Checkpoint(model=model).restore(path).expect_partial(), and call model.export"
         )
 
-    def reduce_gradients(self, grads: typing.Any, op: str = "mean") -> list:
+    def reduce_gradients(
+        self, grads: typing.Any, op: str = "mean", variables: typing.Any = None
+    ) -> list:
         """The gradients of the world: dense ones and those of rows alike.
 
         Args:
           grads: list of gradients of this process: tensors, IndexedSlices of embedding variables or of dense ones, or None. The gradient
             of a divided variable is a list of that of its part, or the part's. IndexedSlices of dense variables become dense.
           op: "mean": that of the processes' gradients; "sum": for losses that are sums.
+          variables: those of the gradients, in the same order. None: IndexedSlices tell by their shape whether they are of rows.
 
         Raises:
-          ValueError: a dense gradient whose shape is not known when the function is traced.
+          ValueError: a dense gradient whose shape is not known when the function is traced; or IndexedSlices of unknown shape, without
+            variables.
         """
         _check_op("reduce_gradients", op)
         grads = list(grads)
+        variables = [None] * len(grads) if variables is None else list(variables)
+        if len(variables) != len(grads):
+            raise ValueError(
+                f"reduce_gradients: variables: expected {len(grads)}, one for each gradient, found {len(variables)}"
+            )
         if self._world.size == 1:
             return grads
         self._say(op)
-        for i, grad in enumerate(grads):
-            if isinstance(grad, tf.IndexedSlices) and not _is_of_rows(grad):
+        for i, (grad, variable) in enumerate(zip(grads, variables)):
+            if isinstance(grad, tf.IndexedSlices) and not _is_of_rows(grad, variable):
                 grads[i] = tf.convert_to_tensor(grad)
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
         for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op)):
@@ -324,12 +334,14 @@ def _check_op(what, op):
         raise ValueError(f"{what}: op: expected 'sum' or 'mean', found {op!r}")
 
 
-def _is_of_rows(grad):
-    """Whether IndexedSlices are the gradient of an embedding variable, whose dense shape is [0, dim]."""
+def _is_of_rows(grad, variable):
+    """Whether IndexedSlices are the gradient of an embedding variable, whose dense shape is [0, dim]. variable: theirs, or None."""
+    if variable is not None:
+        return is_embedding_variable(getattr(variable, "embedding_variable", variable))
     shape = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
     if shape is None:
         raise ValueError(
-            "reduce_gradients: expected IndexedSlices of a tape in the same function, found some whose variable cannot be told: reduce "
-            "them in the function that computes them"
+            "reduce_gradients: expected IndexedSlices whose shape is known, found some of a function of their own: pass variables=, those "
+            "of the gradients"
         )
     return int(shape[0]) == 0

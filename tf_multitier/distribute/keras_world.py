@@ -77,7 +77,7 @@ class OfWorld:
             with keras.name_scope(self.name):
                 self.build(variables)
         self._check_unseen()
-        super().apply(self._strategy.reduce_gradients(grads, self._op), variables)  # type: ignore[misc]
+        super().apply(self._strategy.reduce_gradients(grads, self._op, variables), variables)  # type: ignore[misc]
 
 
 class _RowsOfWorld:
@@ -91,7 +91,7 @@ class _RowsOfWorld:
     ) -> tf.Tensor:
         """Updates rows with the gradients of the world."""
         grads, variables = zip(*grads_and_vars)
-        pairs = zip(self._strategy.reduce_gradients(grads, self._op), variables)
+        pairs = zip(self._strategy.reduce_gradients(grads, self._op, variables), variables)
         return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -100,13 +100,8 @@ _classes: dict = {}
 
 def _derived(mixin, base):
     """The class of both, the same for the same two."""
-    if (mixin, base) not in _classes:
-        _classes[mixin, base] = _class_of(mixin, base)
-    return _classes[mixin, base]
-
-
-def _class_of(mixin, base):
-    return type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
+    made = type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
+    return _classes.setdefault((mixin, base), made)
 
 
 def of_world(strategy: typing.Any, optimizer: typing.Any, op: str) -> typing.Any:
