@@ -149,7 +149,7 @@ class Together:
         found = "nothing more" if report else "none"
         return (
             f"{self._what}: expected rank {rank} to save within {self._world.timeout:g} seconds, found {found} from it: it has ended or "
-            "hangs, or it does not call save at this step, as all processes must"
+            "hangs, or it does not call save at this step, as all processes do"
         )
 
     def _read(self, rank):

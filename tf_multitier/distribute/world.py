@@ -199,7 +199,7 @@ class World:
                 None,
                 None,
                 f"collective training: rank {self.rank} of {self.size}: expected all ranks in the same step within {self.timeout:g} "
-                "seconds, found one that is late or dead: train, evaluate, predict and branches must be the same on all ranks",
+                "seconds, found one that is late or dead: let train, evaluate, predict and branches be the same on all ranks",
             ) from error
 
     def all_reduce(self, tensors: list, mean: bool) -> list:
