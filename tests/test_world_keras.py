@@ -49,7 +49,7 @@ import tensorflow as tf
 import tf_multitier
 import test_world_keras as shared
 
-strategy = tf_multitier.distribute.CollectiveStrategy(timeout=30)
+strategy = tf_multitier.distribute.CollectiveStrategy(timeout=60)
 rank = strategy.rank()
 
 def new_model():

@@ -16,7 +16,7 @@ PROGRAM = """
 import numpy as np
 import tf_multitier
 import tf_multitier.v1 as tf
-strategy = tf_multitier.distribute.CollectiveStrategy(timeout=20)
+strategy = tf_multitier.distribute.CollectiveStrategy(timeout=60)
 rank, size = strategy.rank(), strategy.world_size()
 KEYS = np.arange(300)
 
