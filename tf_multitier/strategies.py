@@ -135,7 +135,7 @@ def check_update(what: str, variables: collections.abc.Iterable) -> None:
     if strategy.num_replicas_in_sync > 1:
         raise _refusal(what, strategy)
     workers = tensorflow_internals.workers_of_collectives()
-    if workers > 1 and not world.is_connected():
+    if workers > 1 and world.connected() is None:
         raise _error(what, f"one of the {workers} processes of a MultiWorkerMirroredStrategy")
 
 

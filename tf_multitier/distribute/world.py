@@ -327,9 +327,9 @@ def connect(world: World) -> None:
     _connected.append(world)
 
 
-def is_connected() -> bool:
-    """Whether the collectives of this process are those of a world."""
-    return bool(_connected)
+def connected() -> World | None:
+    """The world whose collectives are those of this process, also of size 1, or None."""
+    return _connected[-1] if _connected else None
 
 
 def current() -> World | None:
