@@ -27,7 +27,7 @@ def new(name):
 
 with strategy.scope():
     tables = [new("users"), new("items")]
-dense = tf.Variable([1.0 + rank])
+dense = tf.Variable([1.0 + rank], trainable=False)
 optimizer = tf_multitier.optimizers.Adam(0.1)
 checkpoint = tf.train.Checkpoint(tables=tables, dense=dense, optimizer=optimizer)
 manager = CheckpointManager(strategy, checkpoint, directory, max_to_keep=2)
@@ -68,6 +68,11 @@ print("directory:", error_of(lambda: CheckpointManager(strategy, checkpoint, own
 print("step:", error_of(lambda: manager.save(20 + rank)))
 others = tf.train.Checkpoint(tables=tables[: 2 - rank])
 print("variables:", error_of(lambda: CheckpointManager(strategy, others, directory).save(30)))
+weights = tf.Variable([1.0 * rank], name="weights")
+its = CheckpointManager(strategy, tf.train.Checkpoint(tables=tables, w=weights), folder + "/weights")
+print("trainable:", error_of(lambda: its.save(1)))
+strategy.broadcast_variables([weights])
+its.save(2)
 
 write = manager._write
 def fail(bundle):
@@ -148,6 +153,10 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     left = _files(directory) - {"checkpoint", "ckpt-4", "ckpt-6"}
     assert all(name.startswith(".saving-") for name in left), left
     assert not glob.glob(str(tmp_path / "alone*"))
+    assert {name for name in _files(tmp_path / "weights") if name[0] != "."} == {
+        "checkpoint",
+        "ckpt-2",
+    }
     first = _rows(str(directory / "ckpt-6"))
     assert sum(first["users"][2]) == 2 * 6 * 40 and len(first["users"][0]) == 3
     for begin, cure, ranks in (
@@ -156,6 +165,7 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
         ("directory: ValueError", "rank 1 does not see the files of rank 0", (0, 1)),
         ("step: ", "expected step 2", (0, 1)),
         ("variables: ", "found users in rank 1", (0, 1)),
+        ("trainable: ", "found 1 others in rank 1, the first 'weights:0': pass their", (0, 1)),
         ("failed: OSError", "the disk is full", (1,)),
         ("failed: AbortedError", "rank 1 failed: OSError: the disk is full", (0,)),
         ("late: DeadlineExceededError", "expected rank 1 to save within 2 seconds", (0,)),

@@ -106,6 +106,16 @@ def variables_of(root: typing.Any) -> list:
     return [each for each in objects_of(root._saver) if _is_ours(each)]
 
 
+def dense_variables(objects: list) -> list:
+    """[(object, its tf.Variable)] of the dense variables among the objects of a checkpoint. A variable of Keras has its tf.Variable."""
+    found = [(one, getattr(one, "_value", one)) for one in objects if not _is_ours(one)]
+    return [
+        (one, v)
+        for one, v in found
+        if isinstance(v, tf.Variable) and not isinstance(v, EmbeddingVariable)
+    ]
+
+
 def _whole_variables(trackables):
     """{key: variable} without the parts of partitioned variables, which SavedModels list next to the whole ones.
 
@@ -249,11 +259,7 @@ def wholly_or_not_at_all(objects: list, path: str) -> Iterator[None]:
             reader.get_tensor(name)
         found = [(v.variable_name, p) for v in ours if saver.lists(names, v) for p in v.parts]
         Reads(found, tf.constant(path), check_only=True)
-    # A variable of Keras has its tf.Variable.
-    dense = [getattr(one, "_value", one) for one in objects]
-    dense = [
-        v for v in dense if isinstance(v, tf.Variable) and not isinstance(v, EmbeddingVariable)
-    ]
+    dense = [variable for _, variable in dense_variables(objects)]
     before = [variable.read_value() for variable in dense]
     try:
         yield

@@ -15,6 +15,7 @@ import glob
 import os
 import shutil
 import typing
+import zlib
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -49,7 +50,7 @@ class CheckpointManager:
         manager.save(step)
 
     All processes make it and call its methods, at the same step. A checkpoint has the rows of all of them and the dense variables of
-    rank 0. A world of any size restores it, and so does one process by `tf.train.Checkpoint.restore`; a world restores the checkpoints
+    rank 0. Trainable ones have the same bits in all processes, or it is not saved; others, such as metrics, may differ. A world of any size restores it, and so does one process by `tf.train.Checkpoint.restore`; a world restores the checkpoints
     of one process and of parameter servers. Only one manager at a time may save in a directory.
 
     Args:
@@ -112,7 +113,7 @@ class CheckpointManager:
         Raises:
           tf.errors.DeadlineExceededError: a process has not begun its save, or shows no life, for the strategy's timeout.
           tf.errors.AbortedError: the save of another process failed.
-          ValueError: processes save different steps or variables.
+          ValueError: processes save different steps or variables, or a trainable dense variable differs.
           NotImplementedError: an embedding variable was made outside of the strategy's scope.
         """
         counter = self._checkpoint.save_counter
@@ -186,7 +187,7 @@ class CheckpointManager:
             with object_checkpoint.part_of_world(prefix) as part:
                 try:
                     self._write(os.path.join(folder, f"rank-{self._world.rank}"))
-                    together.done(variables=part.names)
+                    together.done(variables=part.names, trainable=_checksums(self._checkpoint))
                     if self._is_first():
                         reports = together.wait_for_others()
                         bundles = self._bundles(folder, reports, what)
@@ -216,6 +217,7 @@ class CheckpointManager:
         """The prefixes of the bundles of all processes."""
         expected = reports[0]["variables"]
         for rank, report in enumerate(reports):
+            _check_trainable(what, rank, report["trainable"], reports[0]["trainable"])
             if report["variables"] != expected:
                 raise ValueError(
                     f"{what}: expected the embedding variables {', '.join(expected) or 'none'} of rank 0 in all processes, found "
@@ -247,6 +249,32 @@ class CheckpointManager:
         for folder in glob.glob(os.path.join(glob.escape(self._directory), ".saving-*")):
             if folder not in recent:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checksums(checkpoint):
+    """[[name, CRC-32]] of the dense variables that are trainable. JSON has it."""
+    found = object_checkpoint.dense_variables(internals.objects_of(checkpoint._saver))
+    return [
+        [getattr(one, "path", None) or one.name, zlib.crc32(variable.numpy().tobytes())]
+        for one, variable in found
+        if one.trainable and variable.dtype.is_floating
+    ]
+
+
+def _check_trainable(what, rank, found, expected):
+    """ValueError unless the dense variables of a rank have the checksums of those of rank 0."""
+    if len(found) != len(expected):
+        raise ValueError(
+            f"{what}: expected the {len(expected)} trainable dense variables of rank 0 in all processes, found {len(found)} in rank {rank}"
+        )
+    others = [name for (name, its), (_, first) in zip(found, expected) if its != first]
+    if others:
+        raise ValueError(
+            f"{what}: expected the values of rank 0 in all trainable dense variables, found {len(others)} others in rank {rank}, the first "
+            f"'{others[0]}': pass their gradients through strategy.reduce_gradients, and make layers in strategy.scope(). For variables that "
+            "are meant to differ, call strategy.broadcast_variables before the save, or make them with trainable=False: the checkpoint has "
+            "those of rank 0"
+        )
 
 
 def merge(bundles: list, prefix: str) -> None:
