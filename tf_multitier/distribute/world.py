@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import typing
 import weakref
 import zlib
@@ -64,6 +65,11 @@ assert len(_PADDED) <= _KEYS_OF_A_KIND
 assert len(_KINDS) * _KEYS_OF_A_KIND * _MOST_IN_A_GRAPH < _FIRST_REDUCE
 
 
+def _first_key(kind, dtype, exchange):
+    """The instance key of a swap of the smallest size."""
+    return (exchange * len(_KINDS) + _KINDS.index((kind, dtype))) * _KEYS_OF_A_KIND + 1
+
+
 class World:
     """The processes that train together.
 
@@ -90,12 +96,15 @@ class World:
         )
         self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
         self._graphs: typing.Any = weakref.WeakKeyDictionary()  # their numbers
+        self._numbers = itertools.count()  # of graphs
         self._graph_keys: typing.Any = weakref.WeakKeyDictionary()  # see _graph_key
         self._agreements = 0
 
     def number_of_graph(self, graph: tf.Graph) -> int:
         """The number of a v1 graph with variables of the world. All processes make them in the same order."""
-        return self._graphs.setdefault(graph, len(self._graphs))
+        if graph not in self._graphs:
+            self._graphs[graph] = next(self._numbers)
+        return self._graphs[graph]
 
     def is_used_in(self, graph: tf.Graph) -> bool:
         """Whether a v1 graph has variables or collectives of the world."""
@@ -109,9 +118,7 @@ class World:
         """How many exchanges, or reductions, the current graph of TensorFlow 1 has already. Elsewhere 0: they run in order."""
         if tf.compat.v1.executing_eagerly_outside_functions():
             return 0
-        with tf.init_scope():
-            graph = tf.compat.v1.get_default_graph()
-        counts = self._in_graph.setdefault(graph, collections.Counter())
+        counts = self._in_graph.setdefault(outermost_graph(), collections.Counter())
         place = counts[what]
         counts[what] += 1
         if place >= most:
@@ -174,7 +181,7 @@ class World:
         self, rows: typing.Any, kind: str, exchange: int, size: typing.Any = 0
     ) -> typing.Any:
         """[world, n]: row r is what process r has for this one. rows: what this one has for each. size: the number of n."""
-        key = (exchange * len(_KINDS) + _KINDS.index((kind, rows.dtype))) * _KEYS_OF_A_KIND + 1
+        key = _first_key(kind, rows.dtype, exchange)
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         types = {"CollectiveAllToAllV2": "MultitierSwap"}
         override = graph.gradient_override_map(types) if graph else contextlib.nullcontext()
@@ -313,6 +320,12 @@ class World:
             return self.all_to_all(tf.fill([self.size, 1], number), AGREEMENTS, agreement)[:, 0]
 
 
+def outermost_graph() -> tf.Graph:
+    """The graph of TensorFlow 1 that is built, also while one of its functions is."""
+    with tf.init_scope():
+        return tf.compat.v1.get_default_graph()
+
+
 def digest(text: str) -> int:
     """A number that differs for other texts."""
     return zlib.crc32(text.encode())
@@ -350,13 +363,14 @@ def scope(world: World | None) -> typing.Iterator[None]:
 
 @tf.RegisterGradient("MultitierSwap")
 def _gradient_of_swap(op, grad):
-    """The way back: gradients have the keys after those of rows."""
+    """The way back. In a v1 graph each has the number of an exchange of its own: a lookup may have several gradients."""
     size, group, key = op.inputs[1:4]
+    exchange = connected().new_exchange()
     back = tf.raw_ops.CollectiveAllToAllV2(
         input=grad,
         group_size=size,
         group_key=group,
-        instance_key=key + _KEYS_OF_A_KIND,
+        instance_key=_first_key(GRADIENTS, grad.dtype, exchange) + (key - 1) % _KEYS_OF_A_KIND,
         ordering_token=list(op.inputs[4:]),
         timeout_seconds=op.get_attr("timeout_seconds"),
     )
