@@ -16,6 +16,7 @@ PROGRAM = """
 import numpy as np
 import tf_multitier
 import tf_multitier.v1 as tf
+from tf_multitier.distribute import world_steps
 strategy = tf_multitier.distribute.CollectiveStrategy(timeout=60)
 rank, size = strategy.rank(), strategy.world_size()
 KEYS = np.arange(300)
@@ -43,14 +44,22 @@ TRAINED = """
 with tf.Graph().as_default():
     tables, weights, ids, loss = build()
     step = tf.train.get_or_create_global_step()
-    train = strategy.optimizer(tf.train.GradientDescentOptimizer(float(size))).minimize(loss, global_step=step)
+    # Two optimizers, whose gradients go back through one lookup.
+    optimizer = tf.train.GradientDescentOptimizer(float(size))
+    train = [strategy.optimizer(optimizer).minimize(loss, step, [tables[0], weights])]
+    parts = [table.parts[0] for table in tables[1:]]
+    grads = strategy.reduce_gradients(tf.gradients(loss, parts), variables=parts)
+    train.append(optimizer.apply_gradients(zip(grads, parts)))
+    assert tf.get_collection(tf.GraphKeys.TRAIN_OP) == train
     hooks = [tf.train.StopAtStepHook(last_step=STEPS)]
     with tf.train.MonitoredTrainingSession(
         is_chief=rank == 0, checkpoint_dir=folder + "/model", save_checkpoint_steps=4, save_checkpoint_secs=None, hooks=hooks
     ) as session:
         while not session.should_stop():
             session.run(train, {ids: ids_of(session.run(step), rank)})
+    steps = world_steps.steps(strategy._world, rank)
     with tf.Session() as session:
+        print("steps", session.run(steps))
         counts(session, tables)
         print("weights", session.run(weights).tobytes().hex())
 """
@@ -90,12 +99,18 @@ with tf.Graph().as_default():
     refused(lambda: dense.minimize(loss, var_list=[weights]))
     [mine] = strategy.reduce_gradients(tf.gradients(loss, [weights]))
     dense.apply_gradients([(tf.clip_by_global_norm([mine], 1.0)[0][0], weights)])
+    apart = tf.get_variable("apart", [2], initializer=tf.random_normal_initializer(seed=rank))  # not in `begin`
+    train_apart = dense.apply_gradients([(strategy.reduce_gradients([tf.ones([2])])[0], apart)])
+    decaying = tf_multitier.train.AdamWOptimizer(0.5, 0.0)
+    train_decaying = strategy.optimizer(decaying).minimize(loss, var_list=[weights], decay_var_list=[])
     local = tf.get_embedding_variable("local", 4)
     refused(lambda: optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(local, ids)), var_list=[local]))
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        refused(lambda: session.run(train, {ids: ids_of(0, rank)}))
         session.run(begin)
+        before = session.run(weights).tolist()
+        session.run(train_decaying, {ids: ids_of(0, rank)})
+        print("decayed", session.run(weights).tolist() != before)
         found, _ = session.run([norm, train_clipped], {ids: ids_of(0, rank)})
         print("norm", found, "weights", session.run(weights).tobytes().hex())
         session.run(train, {ids: ids_of(1, rank)})
@@ -104,6 +119,7 @@ with tf.Graph().as_default():
         else:
             saver.save(session, folder + "/of_rank_0")
             print("slots", [name for name, _ in tf.train.list_variables(folder + "/of_rank_0")])
+        refused(lambda: session.run(train_apart))
 """
 
 
@@ -137,6 +153,10 @@ def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_par
         code = PROGRAM + f"STEPS = {steps}\n" + TRAINED
         lines, _ = launch(tmp_path, code, "--workers=2")
         weights = check_counts(lines, steps)
+        began = 0 if steps == 6 else 6
+        assert {line for its in lines.values() for line in parse(its, "steps")} == {
+            str(2 * (steps - began))
+        }
     lines, _ = launch(tmp_path, PROGRAM + READ, "--workers=1")
     assert check_counts(lines, 10) == weights
 
@@ -144,12 +164,12 @@ def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_par
 def test_what_would_train_apart_is_refused(tmp_path):
     lines, _ = launch(tmp_path, PROGRAM + PLAIN, "--workers=2")
     assert len({*parse(lines["worker 0"], "norm"), *parse(lines["worker 1"], "norm")}) == 1
-    assert (
-        "expected rank 0, which saves the parts of all ranks, found rank 1" in lines["worker 1"][-1]
-    )
+    saved = parse(lines["worker 1"], "refused")[-2]
+    assert "expected rank 0, which saves the parts of all ranks, found rank 1" in saved
     assert "a/part_1-of-2/manifest" in parse(lines["worker 0"], "slots")[0]
     for its in lines.values():
-        unreduced, clipped, dense, local, apart = parse(its, "refused")[:5]
+        unreduced, clipped, dense, local, *_, apart = parse(its, "refused")
+        assert "decayed False" in its
         assert "gradient of variable 'weights:0': expected that of the world" in dense
         assert "found that of this process: train by strategy.optimizer" in unreduced
         assert "found that of tf.clip_by_global_norm" in clipped

@@ -8,7 +8,6 @@ the end of the process     waits for the others: rank 0 may still save their par
 from __future__ import annotations
 
 import atexit
-import contextlib
 import sys
 import typing
 import weakref
@@ -85,12 +84,16 @@ def _apply(original, world):
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         pairs = list(grads_and_vars)
-        if world.is_used_in(_v1.get_default_graph()) and not isinstance(self, WorldOptimizer):
-            for grad, variable in pairs:
-                if grad is not None and not is_embedding_variable(variable):
-                    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-                    reduced.check(f"gradient of variable '{variable.name}'", values)
-        return original(self, pairs, *args, **kwargs)
+        if not world.is_used_in(worlds.outermost_graph()):
+            return original(self, pairs, *args, **kwargs)
+        dense = [(g, v) for g, v in pairs if g is not None and not is_embedding_variable(v)]
+        for grad, variable in dense:
+            values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+            reduced.check(f"gradient of variable '{variable.name}'", values)
+        alike = [_check_alike(world, [variable for _, variable in dense])] if dense else []
+        with tf.control_dependencies(alike):
+            train = original(self, pairs, *args, **kwargs)
+        return world_steps.counted(world, train)
 
     return apply_gradients
 
@@ -191,40 +194,32 @@ def _number(variable):
 
 def _check_alike(world, variables):
     """An op that fails at the first step if dense variables differ from those of other ranks."""
-
     exchange = world.new_exchange()
 
     def check():
         number = tf.add_n([_number(each) * (2 * i + 1) for i, each in enumerate(variables)])
         number = tf.cast(number, tf.int64)
-        every = world.all_to_all(tf.fill([world.size, 1], number), worlds.SIZES, exchange)
         message = (
             "expected the dense variables of rank 0 on all ranks, found others: let all ranks run strategy.broadcast_variables() once, after "
             "initializers and restores"
         )
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all(tf.equal(every, number)), [message])]
-        ):
-            return tf.constant(True)
+        every = world.of_all(number, exchange)
+        return tf.debugging.Assert(tf.reduce_all(tf.equal(every, number)), [message])
 
-    first = tf.equal(world_steps.steps(world, world.rank), 0)
-    return tf.cond(first, check, lambda: tf.constant(True)).op
+    return world_steps.once(world, exchange, check)
 
 
 # ---- gradients
 
 
 _all_reduced: list = []  # the world of reduce_all
-_inside: list = []  # whether a WorldOptimizer calls its optimizer
+_inside: list = []  # whether a WorldOptimizer computes gradients, and reduces them itself
 
 
-@contextlib.contextmanager
-def _of_world():
-    _inside.append(True)
-    try:
-        yield
-    finally:
-        _inside.pop()
+def _of_world(strategy, pairs, op):
+    """Pairs of a gradient and its variable with the gradients of the world."""
+    grads = strategy.reduce_gradients([_given(grad, variable) for grad, variable in pairs], op)
+    return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
 
 
 class WorldOptimizer(Optimizer):
@@ -234,22 +229,41 @@ class WorldOptimizer(Optimizer):
         super().__init__(False, f"{optimizer.get_name()}OfWorld")
         self._strategy, self._world, self._optimizer, self._op = strategy, world, optimizer, op
 
+    def minimize(
+        self,
+        loss,
+        global_step=None,
+        var_list=None,
+        gate_gradients=Optimizer.GATE_OP,
+        aggregation_method=None,
+        colocate_gradients_with_ops=False,
+        name=None,
+        grad_loss=None,
+        **kwargs,
+    ):
+        """See tf.compat.v1.train.Optimizer.minimize. kwargs: more arguments of the optimizer's apply_gradients."""
+        pairs = self.compute_gradients(
+            loss,
+            var_list=var_list,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )
+        return self.apply_gradients(pairs, global_step, name, **kwargs)
+
     def compute_gradients(self, *args, **kwargs):
         """See tf.compat.v1.train.Optimizer.compute_gradients. The gradients are those of the world."""
-        with _of_world():
+        _inside.append(True)
+        try:
             pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        grads = self._strategy.reduce_gradients([_given(g, v) for g, v in pairs], self._op)
-        return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
+        finally:
+            _inside.pop()
+        return _of_world(self._strategy, pairs, self._op)
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """See tf.compat.v1.train.Optimizer.apply_gradients."""
-        pairs = list(grads_and_vars)
-        dense = [v for g, v in pairs if g is not None and not is_embedding_variable(v)]
-        with tf.control_dependencies([_check_alike(self._world, dense)] if dense else []):
-            with _of_world():
-                train = self._optimizer.apply_gradients(pairs, global_step, name)
-        with tf.control_dependencies([train]):
-            return world_steps.count(self._world)
+    def apply_gradients(self, *args, **kwargs):
+        """See apply_gradients of the optimizer."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
 
     def get_slot(self, var, name):
         """See tf.compat.v1.train.Optimizer.get_slot."""
@@ -267,23 +281,17 @@ class WorldOptimizer(Optimizer):
 def reduce_all(strategy: typing.Any, world: worlds.World) -> None:
     """From now on, all optimizers of tf.compat.v1.train use the gradients of the world, in its scope and in graphs that use it."""
 
-    def wrapped(name):
-        def make(original):
-            def method(self, *args, **kwargs):
-                is_used = world.is_used_in(_v1.get_default_graph()) or worlds.current() is world
-                if _inside or not is_used or isinstance(self, WorldOptimizer):
-                    return original(self, *args, **kwargs)
-                return getattr(WorldOptimizer(strategy, world, self, "mean"), name)(*args, **kwargs)
+    def wrapped(original):
+        def compute_gradients(self, *args, **kwargs):
+            pairs = original(self, *args, **kwargs)
+            is_used = world.is_used_in(worlds.outermost_graph()) or worlds.current() is world
+            return _of_world(strategy, pairs, "mean") if is_used and not _inside else pairs
 
-            return method
+        return compute_gradients
 
-        return make
-
-    if world in _all_reduced:
-        return
-    _all_reduced.append(world)
-    for name in ("compute_gradients", "apply_gradients"):
-        wrap_method(Optimizer, name, wrapped(name))
+    if world not in _all_reduced:
+        _all_reduced.append(world)
+        wrap_method(Optimizer, "compute_gradients", wrapped)
 
 
 def _given(grad, variable):
