@@ -215,8 +215,16 @@ def test_weights_have_their_gradient_and_unused_members_none(cluster, servers):
         assert keys.tolist() == [0, 0]
 
 
+@pytest.fixture
+def set_wire_dtype():
+    yield tf_multitier.distribute.set_wire_dtype
+    tf_multitier.distribute.set_wire_dtype(None)
+
+
 @pytest.mark.parametrize("wire", ["bfloat16", "half"])
-def test_rows_and_gradients_are_rounded_to_the_type_of_the_wire(cluster, wire, monkeypatch):
+def test_rows_and_gradients_are_rounded_to_the_type_of_the_wire(
+    cluster, wire, monkeypatch, set_wire_dtype
+):
     with _placed(cluster, 2) as session_of:
         make = functools.partial(
             tf_multitier.get_embedding_variable,
@@ -224,7 +232,10 @@ def test_rows_and_gradients_are_rounded_to_the_type_of_the_wire(cluster, wire, m
             initializer=tf.random_uniform_initializer(-1, 1, seed=3),
             partitioner=v1.fixed_size_partitioner(2),
         )
-        monkeypatch.setenv("TF_MULTITIER_WIRE_DTYPE", wire)
+        if wire == "half":
+            monkeypatch.setenv("TF_MULTITIER_WIRE_DTYPE", wire)
+        else:
+            set_wire_dtype(tf.bfloat16)
         table = make(f"rounded_{wire}")
         values = tf.nn.embedding_lookup(table, [1, 2, 1])
         factors = tf.constant([[0.1, 1.2, 2.3]])
@@ -250,6 +261,8 @@ def test_an_unknown_type_of_the_wire_is_refused(cluster, monkeypatch):
             TypeError, match="TF_MULTITIER_WIRE_DTYPE.*expected.*bfloat16.*found int8"
         ):
             tf.nn.embedding_lookup(table, [1])
+    with pytest.raises(TypeError, match="set_wire_dtype.*expected.*bfloat16.*found int8"):
+        tf_multitier.distribute.set_wire_dtype("int8")
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ A distinct key crosses once each way, with the number of its occurrences. Rows a
 code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there where that is fewer
 bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
 
-Rows and their gradients cross as float32, or rounded to TF_MULTITIER_WIRE_DTYPE.
+Rows and their gradients cross as float32, or rounded to the type of distribute/wire.py.
 """
 
-import os
 import typing
 
 import numpy as np
@@ -29,14 +28,12 @@ from tf_multitier import placement
 from tf_multitier import queries
 from tf_multitier._library import ops
 from tf_multitier.distribute import world as worlds
+from tf_multitier.distribute.wire import wire_dtype
 from tf_multitier.lookup_member import Member
-from tf_multitier.options import value_type
 from tf_multitier.queries import on_device_of
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_of_new_ops
 from tf_multitier.tensorflow_internals import FuncGraph
-
-WIRE_DTYPE = "TF_MULTITIER_WIRE_DTYPE"
 
 
 class _Home(typing.NamedTuple):
@@ -170,11 +167,6 @@ def _device_of_caller():
 def _on_cpu():
     """A context for the ops of the caller, which have kernels for the CPU alone. The process stays that of the caller's scope."""
     return tf.device("/device:CPU:0")
-
-
-def wire_dtype():
-    """The type of rows and gradients on the wire. TypeError for a value of TF_MULTITIER_WIRE_DTYPE that is none."""
-    return value_type(WIRE_DTYPE, os.environ.get(WIRE_DTYPE) or "float32")
 
 
 def values_of_keys(variable, keys, training):

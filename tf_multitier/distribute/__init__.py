@@ -7,8 +7,9 @@ strategy = tf_multitier.distribute.CollectiveStrategy()    # of each process of 
 from tf_multitier.distribute.checkpoints import CheckpointManager
 from tf_multitier.distribute.collective import CollectiveStrategy
 from tf_multitier.distribute.server import serve
+from tf_multitier.distribute.wire import set_wire_dtype
 
-__all__ = ["CheckpointManager", "CollectiveStrategy", "serve"]
+__all__ = ["CheckpointManager", "CollectiveStrategy", "serve", "set_wire_dtype"]
 
 
 def __dir__():
