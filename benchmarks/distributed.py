@@ -74,7 +74,8 @@ def process(config):
 
     v1 = tf.compat.v1
     job, index = config["task"]["type"], config["task"]["index"]
-    session_config = v1.ConfigProto(inter_op_parallelism_threads=2)
+    filters = ["/job:ps", f"/job:{job}/task:{index}"] if job == "worker" else []
+    session_config = v1.ConfigProto(inter_op_parallelism_threads=2, device_filters=filters)
     server = tf.distribute.Server(config["cluster"], job, index, config=session_config)
     if job == "ps":
         server.join()
@@ -134,6 +135,8 @@ def process(config):
         ) as session:
             for i in range(WARM_UP):
                 session.run(train, {number: i % BATCHES})
+            while session.run(step) < WARM_UP * FLAGS.workers:  # the other workers begin later
+                time.sleep(0.1)
             sent, start = loopback(), time.perf_counter()
             for i in range(FLAGS.steps):
                 session.run(train, {number: i % BATCHES})
