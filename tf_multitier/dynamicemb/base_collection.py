@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_multitier import gradient_pairs
 from tf_multitier import strategies
+from tf_multitier.distribute import world as worlds
 from tf_multitier.dynamicemb import features as inputs
 from tf_multitier.dynamicemb import optimizers
 from tf_multitier.dynamicemb import scores
@@ -85,7 +86,7 @@ class Collection(tf.Module):
         Raises:
           TypeError, ValueError: a bad value; or options of other tables. Nothing is made.
           RuntimeError: the collection has variables.
-          NotImplementedError: in the scope of a ParameterServerStrategy.
+          NotImplementedError: in the scope of a ParameterServerStrategy; static tables in that of several processes.
         """
         return self.take(self.planned(options, fused_params).make())
 
@@ -111,7 +112,16 @@ class Collection(tf.Module):
             raise ValueError(
                 f"{self._where}: options: expected those of the tables {given}, found {list(options)}"
             )
-        return CollectionPlan(self._configs, options, fused_params)
+        world = worlds.current()
+        static = [name for name, its in options.items() if its is None]
+        if world is not None and static:
+            raise NotImplementedError(
+                f"{self._where}: options: expected DynamicEmbTableOptions in a world of several processes, found the static tables "
+                f"{static}: give them options"
+            )
+        return CollectionPlan(
+            self._configs, options, fused_params, 1 if world is None else world.size
+        )
 
     def take(self, made: CollectionPlan) -> typing.Any:
         """Takes the tables of a plan that made them. Returns the collection."""
@@ -332,16 +342,19 @@ class CollectionPlan:
     Args:
       configs: {table: its config}.
       options, fused_params: see Collection.create.
+      world_size: processes among which the tables are divided.
 
     Attributes:
       fused_params: completed.
       tables: {table: Table}. row_optimizer: of their rows. Both are there after `make`.
     """
 
-    def __init__(self, configs: typing.Any, options: typing.Any, fused_params: typing.Any) -> None:
+    def __init__(
+        self, configs: typing.Any, options: typing.Any, fused_params: typing.Any, world_size: int
+    ) -> None:
         self.fused_params = optimizers.completed(fused_params)
         self._plans = [
-            TablePlan(config, options[name], self.fused_params["optimizer"])
+            TablePlan(config, options[name], self.fused_params["optimizer"], world_size)
             for name, config in configs.items()
         ]
         self.tables: dict = {}

@@ -31,7 +31,7 @@ class DynamicEmbParameterConstraints(Fields):
     """What the planner may choose for one table.
 
     Attributes:
-      sharding_types: values of ShardingType; with use_dynamicemb that of ROW_WISE. None: all. No effect in one process.
+      sharding_types: values of ShardingType; with use_dynamicemb that of ROW_WISE. None: all. No effect.
       compute_kernels, min_partition, enforce_hbm, device_group: of kernels, shards and devices. No effect.
       pooling_factors, num_poolings, batch_sizes, is_weighted: what the batches of a table are like. No effect.
       cache_params, stochastic_rounding, output_dtype, key_value_params, use_virtual_table: refused, except None and False.

@@ -35,7 +35,9 @@ class StepsOfFit(row_optimizers.RowOptimizer):
         # No state of its own: that of the collection's optimizer counts.
         tf.Module.__init__(self, name="steps_of_fit")
         self._of_collection = lambda: collection  # in a function: Keras would take its variables
-        self._tables = {id(t.variable): t for t in collection.tables_by_name.values()}
+        # Of each table's variable, or of its one part in this process.
+        tables = collection.tables_by_name.values()
+        self._tables = {id(t.variable.parts[0]): t for t in tables if not t.is_static}
         self._eager = _EagerStep()
 
     @property
@@ -75,7 +77,10 @@ class StepsOfFit(row_optimizers.RowOptimizer):
     ) -> tf.Tensor:
         """Trains tables. See RowOptimizer.apply_gradients; the learning rate is that of the collection."""
         collection = self._of_collection()
-        trained = [(self._tables[id(variable)], grad) for grad, variable in grads_and_vars]
+        trained = []
+        for grad, variable in grads_and_vars:
+            table = self._tables[id(variable)]
+            trained.append((table, grad if table.variable is variable else [grad]))
         step, is_new = self._step_of_model()
         collection.update_in(step, trained)
         if is_new:
@@ -83,7 +88,7 @@ class StepsOfFit(row_optimizers.RowOptimizer):
         collection.check_rows(trained)
         if tf.executing_eagerly():
             eager = self._eager
-            eager.to_train -= {id(table.variable) for table, _ in trained}
+            eager.to_train -= {id(table.variable.parts[0]) for table, _ in trained}
             if not eager.to_train or eager.which is None:
                 eager.which = eager.step = None
         return tf.identity(collection.row_optimizer.iterations)

@@ -227,7 +227,7 @@ class DynamicEmbTableOptions(Fields):
       global_hbm_for_values: bytes of rows, with their states, in the first tier of all processes, where a tier is below.
       external_storage: a subclass of Storage, the last tier.
       index_type: tf.int64 or tf.uint64. None: tf.int64.
-      dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect in one process.
+      dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect: whole keys are divided.
       admit_strategy: a FrequencyAdmissionStrategy. None: every key gets a row.
       admission_counter: a KVCounter, of admit_strategy: without that nothing is counted. None: a counter without a bound.
       storage_type: the tiers, as in StorageOption. Types with HBM need score_strategy NO_EVICTION. With external_storage: "DRAM"

@@ -6,6 +6,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier.distribute import world as worlds
 from tf_multitier.dynamicemb import planner
 from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingCollectionSharder
@@ -21,6 +22,8 @@ class DistributedModelParallel(tf.Module):
             loss = loss_of(model(features))
         model.apply_gradients(tape.gradient(loss, model.parameters()))
 
+    With a CollectiveStrategy, tables are divided among its processes: pass gradients through its reduce_gradients.
+
     A KeyedJaggedTensor may have the features of all collections: each takes its own. `parameters` and `apply_gradients` are of the tables of all collections. Train dense variables by an optimizer of their own.
 
     Args:
@@ -30,8 +33,8 @@ class DistributedModelParallel(tf.Module):
       plan: what collective_plan returned for this module.
 
     Raises:
-      TypeError, ValueError: a bad value; a plan for other tables. No collection has tables then.
-      NotImplementedError: the plan is for a world of several processes.
+      TypeError, ValueError: a bad value; a plan for other tables, or for a world of another size. No collection has tables then.
+      NotImplementedError: static tables in a world of several processes.
     """
 
     def __init__(
@@ -53,19 +56,22 @@ class DistributedModelParallel(tf.Module):
         planner.check_same(f"{where}: plan", tables, plan)
         for name, (config, _) in tables.items():
             planner.check_config(f"{where}: plan", plan.configs[name], config)
-        if plan.world_size != 1:
-            raise NotImplementedError(
-                f"{where}: plan: expected a world of 1, found {plan.world_size}: tables of several processes are not supported. Plan "
-                "with Topology(world_size=1)"
+        world = worlds.connected()
+        size = 1 if world is None else world.size
+        if plan.world_size != size:
+            raise ValueError(
+                f"{where}: plan: expected one for the {size} processes that train together, found one for {plan.world_size}: plan with "
+                f"Topology(world_size={size}), or make a tf_multitier.distribute.CollectiveStrategy first"
             )
         self.module = module
         self._collections = [each for _, each in find_collections(module, created=False)]
         names = [[c.name for c in planner.configs_of(each)] for each in self._collections]
-        plans = [
-            each.planned({name: plan[name] for name in its}, fused_params[its[0]])
-            for each, its in zip(self._collections, names)
-        ]
-        made = [each.make() for each in plans]
+        with worlds.scope(world):
+            plans = [
+                each.planned({name: plan[name] for name in its}, fused_params[its[0]])
+                for each, its in zip(self._collections, names)
+            ]
+            made = [each.make() for each in plans]
         features = {name for config, _ in tables.values() for name in config.feature_names}
         weighted = [getattr(each, "is_weighted", lambda: False)() for each in self._collections]
         for collection, its, is_weighted in zip(self._collections, made, weighted):

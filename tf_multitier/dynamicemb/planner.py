@@ -2,8 +2,8 @@
 
     constraints ── collective_plan ──> ShardingPlan ── DistributedModelParallel (parallel.py) ──> EmbeddingCollection.create
 
-There is one process, so nothing is divided. A planner checks the options of all tables and fills in what follows from their configs and
-from the world. It does so for worlds of any size; tables are made for a world of 1.
+A planner checks the options of all tables and fills in what follows from their configs and from the size of the world: rows and bytes of
+each process. There is one way to divide a table: by whole keys among all processes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _refuse_others(where, **given):
     for name, value in given.items():
         if value is not None:
             raise NotImplementedError(
-                f"{where}: {name}: expected None, found {value!r}: there is one way to place a table in one process"
+                f"{where}: {name}: expected None, found {value!r}: there is one way to place a table"
             )
 
 
@@ -119,7 +119,7 @@ class DynamicEmbeddingCollectionSharder:
 
     Args:
       fused_params: {"optimizer": an EmbOptimType, "learning_rate": ..., ...}: docs/dynamicemb.md lists all.
-      qcomm_codecs_registry: what get_qcomm_codecs_registry returned. No effect in one process.
+      qcomm_codecs_registry: what get_qcomm_codecs_registry returned. No effect: see tf_multitier.distribute.set_wire_dtype.
       use_index_dedup: no effect: a lookup asks for each key once in any case.
 
     Raises:

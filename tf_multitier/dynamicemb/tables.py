@@ -57,6 +57,7 @@ class TablePlan:
       config: of the table.
       options: None: a static table.
       optimizer: whose states the rows have.
+      world_size: processes among which the table is divided.
 
     Raises:
       TypeError, ValueError: a bad value.
@@ -68,6 +69,7 @@ class TablePlan:
         config: EmbeddingConfig,
         options: DynamicEmbTableOptions | None,
         optimizer: EmbOptimType,
+        world_size: int,
     ) -> None:
         self._config, self._options, self._strategy = config, options, None
         where = f"table '{config.name}'"
@@ -79,7 +81,7 @@ class TablePlan:
             return
         if not isinstance(options, DynamicEmbTableOptions):
             raise TypeError(f"{where}: expected DynamicEmbTableOptions, found {options!r}")
-        self._options = options = sizes.completed(config, options)
+        self._options = options = sizes.completed(config, options, world_size)
         self._strategy = scores.of(options.score_strategy)
         self._option = self._variable_option(optimizer)
         variable_options.record_of(config.name, self._option, self._option.storage_option)
