@@ -83,7 +83,7 @@ def test_a_plan_fills_in_options_and_prints_rows_and_bytes(capsys):
     quiet = planner_of(configs, constraints, topology=topology, debug=False)
     assert quiet.collective_plan(collection, [sharder()]).keys() == plan.keys()
     assert capsys.readouterr().out == ""
-    with pytest.raises(NotImplementedError, match="a world of 1, found 8"):
+    with pytest.raises(ValueError, match="expected one for a world of 1, found one for 8"):
         de.DistributedModelParallel(collection, sharders=[sharder()], plan=plan)
     assert not collection.tables_by_name
 

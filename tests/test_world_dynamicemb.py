@@ -70,7 +70,7 @@ rank = strategy.rank()
 try:
     model_of(3)
 except ValueError as error:
-    assert "expected one for the 2 processes that train together, found one for 3" in str(error), error
+    assert "expected one for a world of 2, found one for 3" in str(error), error
 model = model_of(2)
 train(model, [batch_of(rank, i) for i in range(4)], lambda grads: strategy.reduce_gradients(grads, "sum", model.parameters()))
 print("known", json.dumps(known_of(model)))

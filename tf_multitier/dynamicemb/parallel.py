@@ -60,7 +60,7 @@ class DistributedModelParallel(tf.Module):
         size = 1 if world is None else world.size
         if plan.world_size != size:
             raise ValueError(
-                f"{where}: plan: expected one for the {size} processes that train together, found one for {plan.world_size}: plan with "
+                f"{where}: plan: expected one for a world of {size}, found one for {plan.world_size}: plan with "
                 f"Topology(world_size={size}), or make a tf_multitier.distribute.CollectiveStrategy first"
             )
         self.module = module
