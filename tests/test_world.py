@@ -76,6 +76,20 @@ for i in range(20):
             mine = tf.constant(first, tf.int64), tf.constant(second, tf.int64)
     step(*mine)
 assert users.peek(range(20, 40)).numpy()[:, 3].tolist() == wanted[20:].tolist()
+
+@tf.function
+def of_first(tensor):
+    return strategy.broadcast(tensor), strategy.broadcast(tensor + 1), strategy.all_reduce(tensor), strategy.broadcast(tensor + 2)
+
+for i in range(50):
+    assert [int(each) for each in of_first(tf.constant(i + 1000 * rank))] == [i, i + 1, 2 * i + 1000, i + 2]
+for its_type in (tf.float32, tf.float64, tf.half, tf.bfloat16, tf.int8, tf.uint16, tf.uint32, tf.int64, tf.bool, tf.complex64):
+    bits = [np.random.default_rng(each).bytes(3 * its_type.size) for each in range(2)]
+    bits = [np.frombuffer(each, np.uint8) & (1 if its_type == tf.bool else 255) for each in bits]
+    first, mine = bits[0].view(its_type.as_numpy_dtype), bits[rank].view(its_type.as_numpy_dtype)
+    assert strategy.broadcast(mine).numpy().tobytes() == first.tobytes()
+assert np.signbit(strategy.broadcast(tf.constant([1.0 if rank else -0.0]))) and strategy.broadcast(tf.zeros([0])).shape == [0]
+refused(ValueError, "broadcast: expected tensors of known shapes and types of numbers", lambda: strategy.broadcast("name"))
 strategy.barrier()
 """
 

@@ -160,11 +160,7 @@ def _dense_variables():
     """The dense variables of the graph, each with a known shape and a type that a broadcast sends."""
     found = [each for each in _v1.global_variables() if not is_embedding_variable(each)]
     for each in found:
-        if not each.shape.is_fully_defined() or each.dtype.base_dtype in (
-            tf.string,
-            tf.resource,
-            tf.variant,
-        ):
+        if not each.shape.is_fully_defined() or each.dtype.base_dtype in worlds.NOT_SENT:
             raise ValueError(
                 f"variable '{each.name}': expected a known shape and a type of numbers, because all ranks get the values of rank 0, found "
                 f"{each.shape} {each.dtype.name}"

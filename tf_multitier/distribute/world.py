@@ -39,17 +39,7 @@ _KINDS = [(kind, tf.int64) for kind in (SIZES, REQUESTS, ANSWERS, AGREEMENTS)]
 _KINDS += [(ANSWERS, tf.float32)]
 _KINDS += [(kind, its_type) for its_type in _WIRE_TYPES for kind in (ROWS, GRADIENTS)]
 _TEXT_BYTES = 4096
-
-# Types that no broadcast sends: {type: what is sent}.
-_SENT_AS = {
-    tf.bool: tf.int32,
-    tf.bfloat16: tf.float32,
-    tf.int8: tf.int32,
-    tf.uint8: tf.int32,
-    tf.int16: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-}
+NOT_SENT = (tf.string, tf.resource, tf.variant)
 
 
 def _padded_sizes():
@@ -233,33 +223,26 @@ class World:
             return [tf.reshape(each, shape) for each, shape in zip(tf.split(flat, sizes), shapes)]
 
     def broadcast(self, tensors: list) -> list:
-        """The tensors of rank 0, bit for bit. Their static shapes are known, and the same on all ranks."""
-        found = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            numbers = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            sent = _SENT_AS.get(dtype, dtype)
-            flat = [tf.reshape(tf.cast(tensors[i], sent), [-1]) for i in numbers]
-            flat = self._broadcast(tf.concat(flat, 0), sent)
-            sizes = [tensors[i].shape.num_elements() for i in numbers]
-            for i, each in zip(numbers, tf.split(flat, sizes)):
-                found[i] = tf.cast(tf.reshape(each, tensors[i].shape), dtype)
-        return [found[i] for i in range(len(tensors))]
+        """The tensors of rank 0, bit for bit. Their static shapes are known, and the same on all ranks.
 
-    def _broadcast(self, flat, dtype):
-        place = self._place_in_graph("reduce", 2**20)
-        key = zlib.crc32(repr(("broadcast", dtype.name, flat.shape[0], place)).encode())
-        common = dict(
-            group_size=self.size,
-            group_key=_GROUP_KEY,
-            instance_key=_FIRST_REDUCE + key % 2**30,
-            timeout_seconds=self.timeout,
-            name=self._waits,
+        They are sums of bits, those of other ranks 0: TensorFlow's broadcasts take no ordering token.
+        """
+        for tensor in tensors:
+            if not tensor.shape.is_fully_defined() or tensor.dtype in NOT_SENT:
+                raise ValueError(
+                    f"broadcast: expected tensors of known shapes and types of numbers, found {tensor.shape} {tensor.dtype.name}"
+                )
+        flat = tf.concat([tf.zeros([0], tf.uint8), *map(_bytes_of, tensors)], 0)
+        size = flat.shape[0]
+        if size == 0:
+            return tensors
+        flat = tf.bitcast(tf.reshape(tf.pad(flat, [[0, -size % 4]]), [-1, 4]), tf.int32)
+        [words] = self.all_reduce([tf.zeros_like(flat) if self.rank else flat], mean=False)
+        flat = tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:size]
+        parts = tf.split(
+            flat, [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
         )
-        before = tf.control_dependencies(self._graph_key())
-        with tf.device(self.device), self._late_ranks_named(), before:
-            if self.rank == 0:
-                return tf.raw_ops.CollectiveBcastSendV2(input=flat, **common)
-            return tf.raw_ops.CollectiveBcastRecvV2(shape=flat.shape, T=dtype, **common)
+        return [_of_bytes(part, tensor) for part, tensor in zip(parts, tensors)]
 
     def _graph_key(self):
         """What the collectives of a graph of TensorFlow 1 wait for: nothing, but its Sessions then have collectives at all.
@@ -299,9 +282,8 @@ class World:
             raise ValueError(
                 f"expected at most {_TEXT_BYTES} bytes of text, found {len(data)}: {text[:80]}..."
             )
-        codes = tf.constant(list(data.ljust(_TEXT_BYTES, b"\0")), tf.float32)
-        [codes] = self.all_reduce([codes], mean=False)
-        return bytes(tf.cast(codes, tf.uint8).numpy()).rstrip(b"\0").decode()
+        [codes] = self.broadcast([tf.constant(list(data.ljust(_TEXT_BYTES, b"\0")), tf.uint8)])
+        return codes.numpy().tobytes().rstrip(b"\0").decode()
 
     def ranks_with(self, found: bool) -> list:
         """The ranks of the processes where `found` is true. Eagerly."""
@@ -318,6 +300,20 @@ class World:
         """int64 [world]: the numbers that all processes have for an agreement. number: int64 scalar of this one."""
         with tf.device(self.device):
             return self.all_to_all(tf.fill([self.size, 1], number), AGREEMENTS, agreement)[:, 0]
+
+
+def _bytes_of(tensor):
+    tensor = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tensor
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+
+
+def _of_bytes(flat, like):
+    """A tensor of the type and shape of `like`."""
+    if like.dtype.size == 1:
+        flat = tf.cast(flat, tf.bool) if like.dtype == tf.bool else tf.bitcast(flat, like.dtype)
+    else:
+        flat = tf.bitcast(tf.reshape(flat, [-1, like.dtype.size]), like.dtype)
+    return tf.reshape(flat, like.shape)
 
 
 def outermost_graph() -> tf.Graph:
