@@ -1,6 +1,7 @@
 """Checkpoints of a world of processes: other sizes of it, one process and back, processes that fail, are late or are killed."""
 
 import glob
+import json
 import os
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import tf_multitier
 from cluster_util import launch
+from tf_multitier.distribute import world as worlds
 
 # Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
 BEGIN = """
@@ -133,12 +135,20 @@ def _files(directory):
     return {os.path.splitext(name)[0] for name in os.listdir(directory)}
 
 
-def _restored_alone(path):
-    """Restores a checkpoint in this process, and saves it to the directory."""
-    tables = [
-        tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)
-        for name in ("users", "items")
-    ]
+def _restored_by_evaluator(path, monkeypatch):
+    """Restores a checkpoint in this process, the evaluator of a cluster, and saves it to the directory."""
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"], "evaluator": ["127.0.0.1:3"]}
+    task = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    monkeypatch.setattr(worlds, "_connected", [])
+    strategy = tf_multitier.distribute.CollectiveStrategy()
+    monkeypatch.undo()
+    assert (strategy.rank(), strategy.world_size()) == (0, 1)
+    with strategy.scope():
+        tables = [
+            tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)
+            for name in ("users", "items")
+        ]
     dense, optimizer = tf.Variable([0.0]), tf_multitier.optimizers.Adam(0.1)
     checkpoint = tf.train.Checkpoint(tables=tables, dense=dense, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, os.path.dirname(path), max_to_keep=2)
@@ -147,7 +157,9 @@ def _restored_alone(path):
     return manager.save(101)
 
 
-def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one_process(tmp_path):
+def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one_process(
+    tmp_path, monkeypatch
+):
     lines, _ = launch(tmp_path, BEGIN + TWO, "--workers=2")
     directory = tmp_path / "shared"
     left = _files(directory) - {"checkpoint", "ckpt-4", "ckpt-6"}
@@ -179,7 +191,7 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     assert lines == {f"worker {r}": [f"[{1.0 + r}] 6 {path}"] for r in range(3)}
     assert _rows(path) == first
     assert tf_multitier.checkpoint.load(path).tables["users"].num_partitions == 3
-    path = _restored_alone(path)
+    path = _restored_by_evaluator(path, monkeypatch)
     assert _rows(path) == first
 
     lines, said = launch(tmp_path, BEGIN + AGAIN + KILLED, "--workers=2", "--max_restarts=1")

@@ -46,6 +46,8 @@ def _resolver_of_environment():
 class CollectiveStrategy:
     """The processes that train together.
 
+    An evaluator of the cluster is a world of one process, which restores the checkpoints of the others.
+
     Args:
       cluster_resolver: of tf.distribute.cluster_resolver. None: TF_CONFIG; without it, a world of one process.
       timeout: seconds that a step waits for the other processes.
@@ -53,14 +55,15 @@ class CollectiveStrategy:
 
     def __init__(self, cluster_resolver: typing.Any = None, timeout: float = 60) -> None:
         resolver = cluster_resolver or _resolver_of_environment()
-        jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
+        is_alone = resolver is None or resolver.task_type == "evaluator"
+        jobs = {} if is_alone else resolver.cluster_spec().as_dict()
         tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
         rank, devices, self._runtime = 0, [""], None
         if len(tasks) > 1:
             mine = resolver.task_type, resolver.task_id
             if mine not in tasks:
                 raise ValueError(
-                    f"CollectiveStrategy: task: expected chief or worker of the cluster, found {mine[0]} {mine[1]}"
+                    f"CollectiveStrategy: task: expected chief, worker or evaluator of the cluster, found {mine[0]} {mine[1]}"
                 )
             rank = tasks.index(mine)
             devices = [f"/job:{job}/replica:0/task:{i}/device:CPU:0" for job, i in tasks]
