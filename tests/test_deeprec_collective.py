@@ -34,10 +34,12 @@ def test_a_program_alone_is_rank_0_of_1(graph, strategy, monkeypatch):
     assert len(list(table)) == 1
 
 
-@pytest.mark.parametrize("variable", ["HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+@pytest.mark.parametrize(
+    "variable", ["HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"]
+)
 def test_several_processes_are_refused(monkeypatch, variable):
     monkeypatch.setenv(variable, "2")
-    with pytest.raises(NotImplementedError, match=f"{variable}: expected 1 or unset, found 2"):
+    with pytest.raises(ValueError, match=f"{variable}=2 says .* python3 -m tf_multitier.launch"):
         CollectiveStrategy()
 
 

@@ -36,6 +36,7 @@ KEYS = """
 for i in range(3):
     ids = tf.constant([1, 2, rank, 10 + i])
     train(list(users), lambda: tf.reduce_sum(tf.gather(users, ids)))
+refused(RuntimeError, "CollectiveStrategy: expected one in a process, found a second", CollectiveStrategy)
 assert users.num_partitions == 2 and len(users.parts) == 1
 assert users.get_frequency([[1, 2], [10, 99]]).numpy().tolist() == [[9, 6], [2, 0]]
 assert users.get_version([10, 11, 99] if rank else []).numpy().tolist() == ([0, 1, -1] if rank else [])

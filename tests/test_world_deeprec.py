@@ -20,7 +20,10 @@ except AttributeError as error:
 """,
     "strategy": """
 from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy
+import tf_multitier
+own = tf_multitier.distribute.CollectiveStrategy()
 strategy = CollectiveStrategy()
+assert strategy._strategy is own
 scope = strategy.scope()
 scope.__enter__()
 rank, size = strategy.rank(), strategy.world_size()

@@ -105,8 +105,13 @@ with tf.Graph().as_default():
     train_decaying = strategy.optimizer(decaying).minimize(loss, var_list=[weights], decay_var_list=[])
     local = tf.get_embedding_variable("local", 4)
     refused(lambda: optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(local, ids)), var_list=[local]))
+    refused(lambda: strategy.dataset(tf.data.Dataset.range(4).batch(2)))
+    refused(lambda: tf_multitier.distribute.CheckpointManager(strategy, None, folder))
+    own, barrier = strategy.broadcast_variables([weights]), strategy.barrier()
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
+        session.run([own, barrier])
+        print("own", session.run(weights).tobytes().hex())
         session.run(begin)
         before = session.run(weights).tolist()
         session.run(train_decaying, {ids: ids_of(0, rank)})
@@ -164,11 +169,14 @@ def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_par
 def test_what_would_train_apart_is_refused(tmp_path):
     lines, _ = launch(tmp_path, PROGRAM + PLAIN, "--workers=2")
     assert len({*parse(lines["worker 0"], "norm"), *parse(lines["worker 1"], "norm")}) == 1
+    assert parse(lines["worker 0"], "own") == parse(lines["worker 1"], "own")
     saved = parse(lines["worker 1"], "refused")[-2]
     assert "expected rank 0, which saves the parts of all ranks, found rank 1" in saved
     assert "a/part_1-of-2/manifest" in parse(lines["worker 0"], "slots")[0]
     for its in lines.values():
-        unreduced, clipped, dense, local, *_, apart = parse(its, "refused")
+        unreduced, clipped, dense, local, data, manager, *_, apart = parse(its, "refused")
+        assert "dataset: expected eager execution, found a graph of TensorFlow 1" in data
+        assert "CheckpointManager: expected eager execution, found a graph" in manager
         assert "decayed False" in its
         assert "gradient of variable 'weights:0': expected that of the world" in dense
         assert "found that of this process: train by strategy.optimizer" in unreduced

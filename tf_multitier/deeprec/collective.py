@@ -15,7 +15,6 @@ or "hb"; both mean the same here.
 """
 
 import contextlib
-import functools
 import os
 import time
 
@@ -27,35 +26,15 @@ from tf_multitier.distribute import world as _worlds
 
 _v1 = tf.compat.v1
 
-# Environment variables in which launchers put the number of processes.
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
-
-def check_alone(what):
-    """NotImplementedError if a launcher that sets no TF_CONFIG started this process as one of several."""
-    if os.environ.get("TF_CONFIG"):
-        return
-    for variable in _WORLD_SIZES:
-        if os.environ.get(variable, "1") != "1":
-            raise NotImplementedError(
-                f"{what}: environment variable {variable}: expected 1 or unset, found {os.environ[variable]}: each process "
-                "would train a model of its own; start them by python3 -m tf_multitier.launch, or give each a TF_CONFIG"
-            )
-
-
-@functools.cache
 def of_process():
-    """The tf_multitier.distribute.CollectiveStrategy of this process."""
-    return distribute.CollectiveStrategy()
+    """The tf_multitier.distribute.CollectiveStrategy that has connected this process, else a new one."""
+    world = _worlds.connected()
+    return distribute.CollectiveStrategy() if world is None or world.size == 1 else world.strategy
 
 
-def train_together(what):
-    """The strategy of this process. From now on, its optimizers use the gradients of all processes.
-
-    Raises:
-      NotImplementedError: see check_alone.
-    """
-    check_alone(what)
+def train_together():
+    """The strategy of this process. From now on, its optimizers use the gradients of all processes."""
     strategy = of_process()
     strategy.reduce_all()
     return strategy
@@ -94,8 +73,8 @@ class CollectiveStrategy:
       rank: the number of this process; also a method.
 
     Raises:
-      ValueError: the environment variable `COLLECTIVE_STRATEGY` is neither "sok" nor "hb".
-      NotImplementedError: a launcher that sets no TF_CONFIG started several processes.
+      ValueError: the environment variable `COLLECTIVE_STRATEGY` is neither "sok" nor "hb"; or a launcher that sets no TF_CONFIG started
+        several processes.
     """
 
     def __init__(self):
@@ -104,7 +83,7 @@ class CollectiveStrategy:
             raise ValueError(
                 f"CollectiveStrategy: environment variable COLLECTIVE_STRATEGY: expected sok or hb, found {strategy!r}"
             )
-        self._strategy = train_together("CollectiveStrategy")
+        self._strategy = train_together()
         self.world_size = _Number(self._strategy.world_size())
         self.rank = _Number(self._strategy.rank())
 

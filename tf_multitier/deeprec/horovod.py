@@ -17,21 +17,20 @@ import types
 import tensorflow as tf
 
 from tf_multitier.deeprec import collective
+from tf_multitier.distribute import world as worlds
 
 Average, Sum = "mean", "sum"
 
 
 def _strategy():
-    if not collective.of_process.cache_info().currsize:
+    if worlds.connected() is None:
         raise ValueError("horovod.tensorflow: expected hvd.init() before other calls, found none")
     return collective.of_process()
 
 
 def init(*unused_args, **unused_kwargs):
     """Connects the processes that TF_CONFIG names. Arguments are ignored."""
-    collective.check_alone("horovod.tensorflow.init")
-    if not collective.of_process.cache_info().currsize:
-        collective.enter_scope(collective.of_process())
+    collective.enter_scope(collective.of_process())
 
 
 def rank():

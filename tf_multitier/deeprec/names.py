@@ -105,8 +105,7 @@ def enable_distributed_strategy(strategy="localized"):
         "parameter_server": no effect, because lookups of variables on servers are grouped anyway.
 
     Raises:
-      NotImplementedError: "collective" when a launcher that sets no TF_CONFIG started several processes.
-      ValueError: an unknown strategy.
+      ValueError: an unknown strategy; or "collective" when a launcher that sets no TF_CONFIG started several processes.
     """
     if strategy not in ("localized", "collective", "parameter_server"):
         raise ValueError(
@@ -114,7 +113,7 @@ def enable_distributed_strategy(strategy="localized"):
             f"{strategy!r}"
         )
     if strategy == "collective":
-        enter_scope(train_together("enable_distributed_strategy: strategy 'collective'"))
+        enter_scope(train_together())
 
 
 def enable_group_embedding(fusion_type="localized"):

@@ -23,6 +23,7 @@ import tensorflow as tf
 from tf_multitier import object_checkpoint
 from tf_multitier import tensorflow_internals as internals
 from tf_multitier.distribute import saving
+from tf_multitier.distribute import world as worlds
 
 v1 = tf.compat.v1
 
@@ -61,6 +62,7 @@ class CheckpointManager:
 
     Raises:
       ValueError: a process does not see the directory of rank 0, or max_to_keep < 1.
+      NotImplementedError: in a program of graphs and Sessions.
     """
 
     def __init__(
@@ -70,6 +72,10 @@ class CheckpointManager:
         directory: str | os.PathLike,
         max_to_keep: int | None = 5,
     ) -> None:
+        worlds.refuse_v1_graph(
+            "CheckpointManager",
+            "save by tf.train.MonitoredTrainingSession, or by tf.compat.v1.train.Saver on rank 0",
+        )
         if max_to_keep is not None and max_to_keep < 1:
             raise ValueError(
                 f"CheckpointManager: max_to_keep: expected at least 1 or None, found {max_to_keep}"

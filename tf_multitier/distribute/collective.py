@@ -22,12 +22,13 @@ from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_data
 from tf_multitier.partitioned import is_embedding_variable
 
-# What schedulers set in each of several processes: {variable: what the resolver is}.
+# What schedulers set in each of several processes: {variable: what has the cluster}.
 _SCHEDULERS = {
     "SLURM_NTASKS": "tf.distribute.cluster_resolver.SlurmClusterResolver()",
-    "OMPI_COMM_WORLD_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
-    "PMI_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
-    "HOROVOD_SIZE": "a resolver of tf.distribute.cluster_resolver, or TF_CONFIG",
+    **dict.fromkeys(
+        ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
+        "one of tf.distribute.cluster_resolver",
+    ),
 }
 
 
@@ -38,7 +39,7 @@ def _resolver_of_environment():
         if os.environ.get(name, "1") not in ("", "0", "1"):
             raise ValueError(
                 f"CollectiveStrategy: cluster_resolver: expected one where {name}={os.environ[name]} says that there are several "
-                f"processes, found None: pass {resolver}"
+                f"processes, found None: pass {resolver}, give each process a TF_CONFIG, or start them by python3 -m tf_multitier.launch"
             )
     return None
 
@@ -54,6 +55,11 @@ class CollectiveStrategy:
     """
 
     def __init__(self, cluster_resolver: typing.Any = None, timeout: float = 60) -> None:
+        world = worlds.connected()
+        if world is not None and world.size > 1:
+            raise RuntimeError(
+                "CollectiveStrategy: expected one in a process, found a second: pass the first one on"
+            )
         resolver = cluster_resolver or _resolver_of_environment()
         is_alone = resolver is None or resolver.task_type == "evaluator"
         jobs = {} if is_alone else resolver.cluster_spec().as_dict()
@@ -74,6 +80,7 @@ class CollectiveStrategy:
                     f"CollectiveStrategy: expected to be made before anything else of TensorFlow runs, found: {error}"
                 ) from error
         self._world = worlds.World(rank, len(devices), devices[rank], float(timeout), devices)
+        self._world.strategy = self
         self._said = False
         worlds.connect(self._world)
         if len(tasks) > 1:
@@ -195,9 +202,10 @@ class CollectiveStrategy:
                 flat[i] = tensor
         return tf.nest.pack_sequence_as(tensors, flat)
 
-    def barrier(self) -> None:
-        """Waits until all processes are here."""
-        self.all_reduce([tf.zeros([1])])
+    def barrier(self) -> tf.Operation | None:
+        """Waits until all processes are here. In a v1 graph it returns an op, which waits."""
+        [reached] = self.all_reduce([tf.zeros([1])])
+        return None if tf.compat.v1.executing_eagerly_outside_functions() else reached.op
 
     def checkpoints(
         self, directory: str | os.PathLike, every: int, max_to_keep: int | None = 5
@@ -298,14 +306,19 @@ class CollectiveStrategy:
     def broadcast_variables(self, variables: typing.Any = None) -> tf.Operation | None:
         """Gives dense variables, on all ranks, the values of rank 0. All ranks call it.
 
-        In a v1 graph it returns an op. MonitoredTrainingSession runs it; in a tf.compat.v1.Session all ranks run it once: after
-        initializers and restores, before the first step. It is for all dense variables of the graph.
+        In a v1 graph it returns an op. MonitoredTrainingSession runs that of all dense variables; in a tf.compat.v1.Session all ranks
+        run it once: after initializers and restores, before the first step.
 
         Args:
-          variables: outside of v1 graphs: list of tf.Variables, or of weights of Keras. The same on all ranks, in the same order.
+          variables: list of tf.Variables, or of weights of Keras. The same on all ranks, in the same order. None, in a v1 graph: all its
+            dense variables.
         """
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return sessions.broadcast_variables(self._world, variables)
         if variables is None:
-            return sessions.broadcast_variables(self._world)
+            raise ValueError(
+                "broadcast_variables: variables: expected a list outside of graphs of TensorFlow 1, found None: pass the dense variables"
+            )
         variables = list(variables)
         if self._world.size > 1 and variables:
             with tf.init_scope():

@@ -156,23 +156,21 @@ def _wait_for_all(world):
 # ---- dense variables
 
 
-def _dense_variables():
-    """The dense variables of the graph, each with a known shape and a type that a broadcast sends."""
-    found = [each for each in _v1.global_variables() if not is_embedding_variable(each)]
-    for each in found:
+def broadcast_variables(world: worlds.World, variables: typing.Any = None) -> tf.Operation:
+    """See CollectiveStrategy.broadcast_variables."""
+    variables = [
+        each
+        for each in (_v1.global_variables() if variables is None else variables)
+        if not is_embedding_variable(each)
+    ]
+    if world.size == 1 or not variables:
+        return tf.no_op()
+    for each in variables:
         if not each.shape.is_fully_defined() or each.dtype.base_dtype in worlds.NOT_SENT:
             raise ValueError(
                 f"variable '{each.name}': expected a known shape and a type of numbers, because all ranks get the values of rank 0, found "
                 f"{each.shape} {each.dtype.name}"
             )
-    return found
-
-
-def broadcast_variables(world: worlds.World) -> tf.Operation:
-    """See CollectiveStrategy.broadcast_variables."""
-    variables = _dense_variables()
-    if world.size == 1 or not variables:
-        return tf.no_op()
     values = world.broadcast([tf.identity(each) for each in variables])
     if world.rank == 0:
         return tf.group(*values)

@@ -69,6 +69,7 @@ class World:
       device: of the collectives of this process.
       timeout: seconds that a collective waits for the other processes.
       devices: those of the collectives of all processes, in order of rank.
+      strategy: the CollectiveStrategy.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class World:
         self.size = size
         self.device = device
         self.timeout = timeout
+        self.strategy: typing.Any = None
         self._token: typing.Any = None
         # The name of the ops, which TensorFlow's errors tell.
         self._waits = (
@@ -232,16 +234,15 @@ class World:
                 raise ValueError(
                     f"broadcast: expected tensors of known shapes and types of numbers, found {tensor.shape} {tensor.dtype.name}"
                 )
-        flat = tf.concat([tf.zeros([0], tf.uint8), *map(_bytes_of, tensors)], 0)
-        size = flat.shape[0]
+        sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+        size = sum(sizes)
         if size == 0:
             return tensors
+        flat = tf.concat([_bytes_of(tensor) for tensor in tensors], 0)
         flat = tf.bitcast(tf.reshape(tf.pad(flat, [[0, -size % 4]]), [-1, 4]), tf.int32)
         [words] = self.all_reduce([tf.zeros_like(flat) if self.rank else flat], mean=False)
         flat = tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:size]
-        parts = tf.split(
-            flat, [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
-        )
+        parts = tf.split(flat, sizes)
         return [_of_bytes(part, tensor) for part, tensor in zip(parts, tensors)]
 
     def _graph_key(self):
@@ -320,6 +321,14 @@ def outermost_graph() -> tf.Graph:
     """The graph of TensorFlow 1 that is built, also while one of its functions is."""
     with tf.init_scope():
         return tf.compat.v1.get_default_graph()
+
+
+def refuse_v1_graph(what: str, cure: str) -> None:
+    """NotImplementedError in a program of graphs and Sessions. cure: what to do in its place."""
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise NotImplementedError(
+            f"{what}: expected eager execution, found a graph of TensorFlow 1: {cure}"
+        )
 
 
 def digest(text: str) -> int:

@@ -10,6 +10,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier.distribute import world as worlds
+
 WINDOW = 8  # batches that a process reads before the others know of them
 ENDS = ("all", "shortest")
 
@@ -22,6 +24,10 @@ def agreed(world: typing.Any, dataset: tf.data.Dataset, end: str) -> tf.data.Dat
         raise TypeError(f"dataset: expected a tf.data.Dataset, found {type(dataset).__name__}")
     if world.size == 1:
         return dataset
+    worlds.refuse_v1_graph(
+        "dataset",
+        "let all ranks make the same number of steps, by data that repeats and tf.train.StopAtStepHook",
+    )
     empty = _empty(dataset.element_spec) if end == "all" else None
     counts = world.of_all(dataset.cardinality(), world.new_agreement()).numpy().tolist()
     if tf.data.UNKNOWN_CARDINALITY in counts:
