@@ -25,8 +25,11 @@ def end_task(task, number):
 """
 
 
-def launch(folder, code, *arguments):
-    """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher)."""
+def launch(folder, code, *arguments, status=0):
+    """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher).
+
+    status: the exit status that the launcher shall have.
+    """
     program = folder / "program.py"
     program.write_text(BEGIN + code)
     done = subprocess.run(
@@ -37,7 +40,7 @@ def launch(folder, code, *arguments):
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    assert done.returncode == status, done.stdout + done.stderr[-5000:]
     lines = {}
     for task, line in re.findall(r"^\[(.+?)\] (.*)$", done.stdout, re.M):
         lines.setdefault(task, []).append(line)

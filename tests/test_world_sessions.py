@@ -2,6 +2,7 @@
 
 import ast
 import re
+import time
 
 import numpy as np
 
@@ -183,6 +184,30 @@ def test_what_would_train_apart_is_refused(tmp_path):
         assert "found that of tf.clip_by_global_norm" in clipped
         assert "'local': expected one that is made in strategy.scope()" in local
         assert "let all ranks run strategy.broadcast_variables() once" in apart
+
+
+# A rank that has failed ends, while the other one waits for it in a step.
+FAILED = """
+with tf.Graph().as_default():
+    tables, weights, ids, loss = build()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(strategy.broadcast_variables())
+        if rank:
+            open(folder + "/failed", "w").close()
+            END
+        session.run(loss, {ids: ids_of(0, rank)})
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "arguments", "status"),
+    [("sys.exit(3)", (), 3), ("raise ValueError", ("-m", "tf_multitier.deeprec"), 1)],
+)
+def test_a_rank_that_failed_ends_at_once(tmp_path, end, arguments, status):
+    code = PROGRAM.replace("timeout=60", "timeout=200") + FAILED.replace("END", end)
+    launch(tmp_path, code, "--workers=2", *arguments, status=status)
+    assert time.time() - (tmp_path / "failed").stat().st_mtime < 100
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -8,6 +8,7 @@ the end of the process     waits for the others: rank 0 may still save their par
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import typing
 import weakref
@@ -136,11 +137,27 @@ def _wait_at_exit(world):
     if not _waits:
         _waits.append(world)
         atexit.register(_wait_for_all, world)
+        sys.exit = _noting_failures(sys.exit)
+
+
+def _noting_failures(original):
+    @functools.wraps(original)
+    def noted(status=None, /):
+        end_at_once(status)
+        original(status)
+
+    return noted
+
+
+def end_at_once(status: typing.Any = 1) -> None:
+    """Says that the program ends with this status: a process that has failed does not wait for the others."""
+    if status not in (None, 0):
+        atexit.unregister(_wait_for_all)
 
 
 def _wait_for_all(world):
     """Rank 0 may still save the parts of this rank."""
-    if getattr(sys, "last_type", None) is not None:  # the program has failed
+    if getattr(sys, "last_type", None) is not None:  # an exception that Python has printed
         return
     try:
         with tf.Graph().as_default():
