@@ -3,9 +3,11 @@
 import glob
 import json
 import os
+import shutil
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_multitier
@@ -13,7 +15,43 @@ from cluster_util import launch
 from tf_multitier.distribute import world as worlds
 
 # Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
-BEGIN = """
+FRONT_ENDS = """
+from tf_multitier import dynamicemb, one_embedding
+
+class FrontEnds:
+    def __init__(self, folder):
+        config = dynamicemb.EmbeddingConfig(name="t", embedding_dim=4, num_embeddings=1000, feature_names=["f"])
+        options = dynamicemb.DynamicEmbTableOptions(score_strategy=dynamicemb.DynamicEmbScoreStrategy.LFU)
+        fused = {"optimizer": dynamicemb.EmbOptimType.ADAM, "learning_rate": 0.1}
+        self.collection = dynamicemb.EmbeddingCollection([config]).create({"t": options}, fused)
+        store = one_embedding.make_cached_ssd_store_options(8, folder + "/store")
+        tables = [one_embedding.make_table_options(one_embedding.make_normal_initializer())]
+        self.embedding = one_embedding.MultiTableEmbedding("one", 4, tf.float32, tf.int64, tables, store)
+        self.optimizer = tf_multitier.optimizers.Adam(0.1)
+
+    def step(self, strategy, ids):
+        with tf.GradientTape(persistent=True) as tape:
+            ids = tf.constant(ids)
+            losses = [tf.reduce_sum(v * v) for v in (self.collection({"f": ids})["f"], self.embedding(ids))]
+        for loss, of, train in (
+            (losses[0], self.collection, lambda grads: self.collection.apply_gradients(grads)),
+            (losses[1], self.embedding, lambda grads: self.optimizer.apply_gradients(zip(grads, self.embedding.parameters()))),
+        ):
+            its = of.parameters()
+            train(strategy.reduce_gradients(tape.gradient(loss, its), "sum", its))
+
+    def save(self, folder, name):
+        dynamicemb.DynamicEmbDump(folder, self.collection, optim=True)
+        self.embedding.save_snapshot(name)
+
+    def load(self, folder, name):
+        dynamicemb.DynamicEmbLoad(folder, self.collection, optim=True)
+        self.optimizer.build([self.embedding.variable])
+        self.embedding.load_snapshot(name)
+"""
+BEGIN = (
+    FRONT_ENDS
+    + """
 import glob
 import numpy as np
 import tensorflow as tf
@@ -29,6 +67,7 @@ def new(name):
 
 with strategy.scope():
     tables = [new("users"), new("items")]
+    front_ends = FrontEnds(folder)
 dense = tf.Variable([1.0 + rank], trainable=False)
 optimizer = tf_multitier.optimizers.Adam(0.1)
 checkpoint = tf.train.Checkpoint(tables=tables, dense=dense, optimizer=optimizer)
@@ -42,6 +81,10 @@ def step(ids):
     grads = strategy.reduce_gradients(tape.gradient(loss, variables), "sum")
     optimizer.apply_gradients(zip(grads, variables))
 
+def train_front_ends(steps):
+    for i in range(steps):
+        front_ends.step(strategy, np.random.default_rng([i, rank]).integers(0, 300, 40))
+
 def train(steps):
     for i in range(steps):
         step(tf.constant(np.random.default_rng([i, rank]).integers(0, 300, 40)))
@@ -53,6 +96,7 @@ def error_of(call):
         return f"{type(error).__name__}: {getattr(error, 'message', error)}"
     return "none"
 """
+)
 TWO = """
 assert manager.restore_or_initialize() is None and manager.latest_checkpoint is None and manager.checkpoints == []
 for _ in range(3):
@@ -70,6 +114,14 @@ print("directory:", error_of(lambda: CheckpointManager(strategy, checkpoint, own
 print("step:", error_of(lambda: manager.save(20 + rank)))
 others = tf.train.Checkpoint(tables=tables[: 2 - rank])
 print("variables:", error_of(lambda: CheckpointManager(strategy, others, directory).save(30)))
+train_front_ends(2)
+assert front_ends.collection.tables_by_name["t"].options.max_capacity == 512  # of 1000 / 2
+front_ends.save(f"{folder}/dump", "day-1")
+strategy.barrier()
+print("again:", error_of(lambda: dynamicemb.DynamicEmbDump(f"{folder}/dump", front_ends.collection)))
+print("folder:", error_of(lambda: dynamicemb.DynamicEmbDump(f"{folder}/own{rank}", front_ends.collection)))
+print("snapshot:", error_of(lambda: front_ends.embedding.load_snapshot("day-2")))
+
 weights = tf.Variable([1.0 * rank], name="weights")
 its = CheckpointManager(strategy, tf.train.Checkpoint(tables=tables, w=weights), folder + "/weights")
 print("trainable:", error_of(lambda: its.save(1)))
@@ -98,6 +150,13 @@ def save_again():
     dense.assign(dense + rank)
     print(dense.numpy().tolist(), int(optimizer.iterations), manager.save(100 + size))
     train(2)
+"""
+FRONT_ENDS_AGAIN = """
+train_front_ends(1)
+front_ends.load(folder + "/dump", "day-1")
+own = int(front_ends.embedding.variable.total_count())
+print("loaded", size, 0 < own < len(set(np.concatenate([np.random.default_rng([i, r]).integers(0, 300, 40) for i in (0, 1) for r in (0, 1)]))))
+front_ends.save(folder + "/dump3", "day-3")
 """
 # In its first life, rank 1 is killed when it has written its part.
 KILLED = """
@@ -130,6 +189,27 @@ def _rows(path):
     return found
 
 
+def _dumped(path, world):
+    """The rows of a dump of `front_ends`: keys, frequencies, values, states, in the order of their keys."""
+    types = {"keys": np.int64, "scores": np.int64, "values": np.float32, "opt_values": np.float32}
+    read = lambda item, rank: np.fromfile(
+        path / "model" / f"t_emb_{item}.rank_{rank}.world_size_{world}", types[item]
+    )
+    found = {item: np.concatenate([read(item, r) for r in range(world)]) for item in types}
+    order = np.argsort(found["keys"])
+    return [array.reshape(len(order), -1)[order].tolist() for array in found.values()]
+
+
+def _snapshot(root, name, world):
+    """The rows of a snapshot of `front_ends` with their states, in the order of their keys."""
+    paths = [str(root / f"{rank}-{world}") for rank in range(world)]
+    reader = tf_multitier.one_embedding.make_persistent_table_reader
+    with reader(paths, name, tf.int64, tf.float32, 12) as pieces:
+        keys, rows = map(np.concatenate, zip(*pieces))
+    order = np.argsort(keys)
+    return keys[order].tolist(), rows[order].tolist()
+
+
 def _files(directory):
     """The prefixes of the files in a directory."""
     return {os.path.splitext(name)[0] for name in os.listdir(directory)}
@@ -157,6 +237,28 @@ def _restored_by_evaluator(path, monkeypatch):
     return manager.save(101)
 
 
+def _check_front_ends_alone(folder, rows, snapshot):
+    """Loads and saves what a world of 3 saved, in this process."""
+    names, store = {"tf": tf, "tf_multitier": tf_multitier}, folder / "store"
+    exec(FRONT_ENDS, names)
+    front_ends = names["FrontEnds"](str(folder))
+    front_ends.load(str(folder / "dump3"), "day-3")
+    front_ends.save(str(folder / "dump1"), "day-4")
+    assert _dumped(folder / "dump1", 1) == rows
+    assert _snapshot(store, "day-4", 1) == snapshot
+    shutil.copytree(store / "0-2/snapshots/day-1", store / "0-1/snapshots/day-5")
+    for place in ("0-2", "1-2"):
+        shutil.copytree(store / place / "snapshots/day-1", store / place / "snapshots/day-3")
+    with pytest.raises(ValueError, match=r"of one other size, found it of worlds of \[2, 3\]"):
+        front_ends.embedding.load_snapshot("day-3")
+    with pytest.raises(
+        ValueError, match="found those of rank 0 of a world of 2: give make_persist"
+    ):
+        front_ends.embedding.load_snapshot("day-5")
+    with pytest.raises(ValueError, match="rank 0 of a world of 1 in .*, found .* of a world of 2"):
+        _snapshot(store, "day-5", 1)
+
+
 def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one_process(
     tmp_path, monkeypatch
 ):
@@ -177,6 +279,10 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
         ("directory: ValueError", "rank 1 does not see the files of rank 0", (0, 1)),
         ("step: ", "expected step 2", (0, 1)),
         ("variables: ", "found users in rank 1", (0, 1)),
+        ("again: FileExistsError", "pass allow_overwrite=True", (0,)),
+        ("again: AbortedError", "found an error in rank 0", (1,)),
+        ("folder: ValueError", "rank 1 does not see the files of rank 0", (0, 1)),
+        ("snapshot: FileNotFoundError", "expected one of those there are, day-1", (0, 1)),
         ("trainable: ", "found 1 others in rank 1, the first 'weights:0': pass their", (0, 1)),
         ("failed: OSError", "the disk is full", (1,)),
         ("failed: AbortedError", "rank 1 failed: OSError: the disk is full", (0,)),
@@ -186,9 +292,15 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
             own = lines[f"worker {rank}"]
             assert any(line.startswith(begin) and cure in line for line in own), (begin, own)
 
-    lines, _ = launch(tmp_path, BEGIN + AGAIN + "save_again()", "--workers=3")
+    lines, _ = launch(tmp_path, BEGIN + AGAIN + "save_again()" + FRONT_ENDS_AGAIN, "--workers=3")
     path = str(directory / "ckpt-103")
-    assert lines == {f"worker {r}": [f"[{1.0 + r}] 6 {path}"] for r in range(3)}
+    own = [[f"[{1.0 + r}] 6 {path}", "loaded 3 True"] for r in range(3)]
+    assert lines == {f"worker {r}": own[r] for r in range(3)}
+    rows, snapshot = _dumped(tmp_path / "dump", 2), _snapshot(tmp_path / "store", "day-1", 2)
+    assert sum(f for (f,) in rows[1]) == 2 * 2 * 40 and len(snapshot[0]) == len(rows[0]) > 100
+    assert _dumped(tmp_path / "dump3", 3) == rows
+    assert _snapshot(tmp_path / "store", "day-3", 3) == snapshot
+    _check_front_ends_alone(tmp_path, rows, snapshot)
     assert _rows(path) == first
     assert tf_multitier.checkpoint.load(path).tables["users"].num_partitions == 3
     path = _restored_by_evaluator(path, monkeypatch)

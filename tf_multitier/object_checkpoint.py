@@ -201,6 +201,22 @@ def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
         return tf.identity(file_prefix)
 
 
+def save_own(variables: dict, prefix: str, tensors: dict | None = None) -> None:
+    """Writes {name: variable} as a checkpoint of the rows of this process. Eagerly. A part of a world becomes a variable of one part.
+
+    tensors: {name: array} that it also has.
+    """
+    parts = [(name, part, len(v.parts)) for name, v in variables.items() for part in v.parts]
+    manifests = _manifests([part for _, part, _ in parts], tf.constant(prefix))
+    entries = [(name, "", tf.constant(array)) for name, array in (tensors or {}).items()]
+    for (name, part, count), manifest in zip(parts, manifests):
+        index = part.partition_index if count > 1 else 0
+        place = {"partition_index": index, "num_partitions": count}
+        manifest = json.dumps(json.loads(manifest.numpy()) | place)
+        entries += entries_of_part(name, index, count, part.embedding_dim, manifest)
+    write_bundle(prefix, entries)
+
+
 def write_bundle(prefix: typing.Any, entries: list) -> typing.Any:
     """Writes a list of (name, slice, tensor) as the bundle of a checkpoint. Returns the op; None eagerly."""
     names, slices, tensors = zip(*entries)

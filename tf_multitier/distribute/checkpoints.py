@@ -16,7 +16,6 @@ import os
 import shutil
 import typing
 import zlib
-from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -152,7 +151,7 @@ class CheckpointManager:
             path = self._world.text_of_first(path)
         if not path:
             return None
-        with self._all_or_none(f"restore of '{path}'"):
+        with saving.all_or_none(self._world, f"restore of '{path}'"):
             self._checkpoint.restore(path).assert_existing_objects_matched()
         return path
 
@@ -165,23 +164,6 @@ class CheckpointManager:
 
     def _folder(self, run, number):
         return f"{saving.folder_of(self._directory, run)}-{number}"
-
-    @contextlib.contextmanager
-    def _all_or_none(self, what) -> Iterator[None]:
-        """An error of one process in the block is one of all."""
-        try:
-            yield
-        except BaseException:
-            if self._world.size > 1:
-                self._world.ranks_with(True)
-            raise
-        failed = self._world.ranks_with(False) if self._world.size > 1 else []
-        if failed:
-            raise tf.errors.AbortedError(
-                None,
-                None,
-                f"{what}: expected it in all processes, found an error in rank {', '.join(map(str, failed))}, which says why",
-            )
 
     def _save_together(self, prefix, step):
         _runs[self._run] += 1

@@ -14,8 +14,11 @@ import secrets
 import threading
 import time
 import typing
+from collections.abc import Iterator
 
 import tensorflow as tf
+
+from tf_multitier.working_folders import working_folder
 
 _BEATS = 8  # of the count, in the time after which a process is late
 _LONGEST_PAUSE = 0.5  # seconds between two looks at the others
@@ -37,11 +40,62 @@ def agreed_run(world: typing.Any, directory: str, what: str) -> str:
     if world.rank == 0:
         os.rmdir(folder)
     if blind:
-        raise ValueError(
-            f"{what}: expected one that all processes share, found '{directory}', in which rank {', '.join(map(str, blind))} does not see "
-            "the files of rank 0: use a shared file system"
-        )
+        raise ValueError(_not_shared(what, directory, blind))
     return run
+
+
+@contextlib.contextmanager
+def all_or_none(world: typing.Any, what: str) -> Iterator[None]:
+    """An error of one process in the block is one of all: AbortedError names the ranks. world: None, or of one process: has no effect."""
+    is_alone = world is None or world.size == 1
+    try:
+        yield
+    except BaseException:
+        if not is_alone:
+            world.ranks_with(True)
+        raise
+    failed = [] if is_alone else world.ranks_with(False)
+    if failed:
+        raise tf.errors.AbortedError(
+            None,
+            None,
+            f"{what}: expected it in all processes, found an error in rank {', '.join(map(str, failed))}, which says why",
+        )
+
+
+@contextlib.contextmanager
+def working_folder_of_all(
+    world: typing.Any, parent: str, what: str, check: typing.Callable
+) -> Iterator[tuple]:
+    """Gives a new folder in `parent`, deleted at the end, and the Together of the processes, which do one save in it.
+
+    Args:
+      world: the World.
+      parent: all processes see it.
+      what: begins messages.
+      check: rank 0 calls it first. Its errors are those of all.
+
+    Raises:
+      ValueError: a process does not see the folder.
+    """
+    with all_or_none(world, what), contextlib.ExitStack() as stack:
+        made = ""
+        with all_or_none(world, what):
+            if world.rank == 0:
+                check()
+                made = stack.enter_context(working_folder(parent))
+        made = os.path.join(parent, world.text_of_first(os.path.relpath(made or parent, parent)))
+        blind = world.ranks_with(not os.path.isdir(made))
+        if blind:
+            raise ValueError(_not_shared(what, parent, blind))
+        yield made, stack.enter_context(Together(world, os.path.dirname(made), 0, what))
+
+
+def _not_shared(what, directory, blind):
+    return (
+        f"{what}: expected one that all processes share, found '{directory}', in which rank {', '.join(map(str, blind))} does not see the "
+        "files of rank 0: use a shared file system"
+    )
 
 
 class Together:
@@ -70,7 +124,10 @@ class Together:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         self._thread.join()
-        if error is not None:
+        if error is None:
+            with contextlib.suppress(OSError):
+                self._say(ended=True)
+        else:
             text = getattr(error, "message", None) or str(error)
             with contextlib.suppress(OSError):
                 self._say(failed=f"{type(error).__name__}: {text}"[:2000])
@@ -92,11 +149,6 @@ class Together:
         has_failed = "failed" in first and "committed" not in first
         return "done" not in self._report or is_of_other_step or has_failed
 
-    def report_of_first(self, name: str) -> typing.Any:
-        """Waits until rank 0 has said `name`. Returns what it said. Raises as `wait_for_others`."""
-        self._wait([0], lambda report: name in report)
-        return self._read(0)[name]
-
     def says(self, **said: typing.Any) -> None:
         """Tells the others."""
         self._say(**said)
@@ -114,8 +166,8 @@ class Together:
         return [self._read(rank) for rank in range(self._world.size)]
 
     def wait_for_end(self) -> None:
-        """Waits until rank 0 has committed the save and removed the folder. Raises as `wait_for_others`."""
-        self._wait([0], lambda report: not os.path.isdir(self._folder))
+        """Waits until rank 0 has ended the save, after which it removes the folder. Raises as `wait_for_others`."""
+        self._wait([0], lambda report: "ended" in report or not os.path.isdir(self._folder))
 
     def _wait(self, ranks, is_ended):
         pause, seen = 0.005, {rank: (None, time.monotonic()) for rank in ranks}

@@ -356,6 +356,11 @@ def current() -> World | None:
     return world if world is not None and world.size > 1 else None
 
 
+def place_of(world: World | None) -> tuple:
+    """(rank, size) of a world. None: (0, 1)."""
+    return (0, 1) if world is None else (world.rank, world.size)
+
+
 @contextlib.contextmanager
 def scope(world: World | None) -> typing.Iterator[None]:
     """A context in which new embedding variables are divided among the processes of a world. None: in which they are not."""

@@ -2,6 +2,8 @@
 
 The rows of all tables are those of one moment: a checkpoint of them is written into a working folder, while other threads may train.
 It becomes the raw files a block at a time. They are moved to their place when all are on the disk, and then the manifest is written.
+
+In a world, each rank writes the files of its rows, and rank 0 moves those of all.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tensorflow as tf
 
 from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
+from tf_multitier.distribute import saving
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
 from tf_multitier.option_values import boolean
@@ -33,6 +36,8 @@ def DynamicEmbDump(
 
         DynamicEmbDump("/models/day-1", model, optim=True)
 
+    In a world all processes call it, with a folder that all see. Each writes the files of its rank.
+
     Its memory is that of a block of rows. Until it ends, the folder needs room for the rows twice. If it fails or is killed, the folder
     has no manifest, and no table of a dump that is not whole.
 
@@ -42,13 +47,14 @@ def DynamicEmbDump(
       table_names: {collection: [table]}, with collections as "model" or "model.embedding_module". None: all. Static tables are left out.
       optim: also the states of the optimizer.
       counter: also the keys that an admission counter counts.
-      pg: no effect: the world is one process.
+      pg: no effect: the processes are those of the strategy in whose scope the tables were made.
       allow_overwrite: the folder may have files. Those of the same tables are replaced.
 
     Raises:
       FileExistsError: the folder has files, and allow_overwrite is false.
       NotADirectoryError: path is a file.
-      TypeError, ValueError: a bad model or table_names.
+      TypeError, ValueError: a bad model or table_names; or a folder that a process does not see.
+      tf.errors.AbortedError: another process failed.
       RuntimeError: in a tf.function.
     """
     what = "DynamicEmbDump"
@@ -64,22 +70,41 @@ def DynamicEmbDump(
         boolean(f"{what}: {name}", value)
     path = files.folder(what, path)
     dumped = tables.tables_of(model, table_names, what)
-    files.check_target(path, allow_overwrite)
-    with working_folder(path) as made:
-        prefix, time_of_dump = _save(dumped, made)
-        saved = checkpoint.load(prefix).tables
-        entries: dict = {}
-        for i, table in enumerate(dumped):
-            os.makedirs(os.path.join(made, table.path), exist_ok=True)
-            its = _TableDump(made, table, saved[str(i)], optim, counter).write(time_of_dump)
-            entries.update({f"{table.path}/{name}": entry for name, entry in its.items()})
-        files.publish(made, path, [(table.path, table.name) for table in dumped], entries)
+    names = [(table.path, table.name) for table in dumped]
+    check = lambda: files.check_target(path, allow_overwrite)
+    world = tables.world_of(dumped, what)
+    if world is None:
+        check()
+        with working_folder(path) as made:
+            files.publish(made, path, names, _write(made, dumped, optim, counter, (0, 1)))
+        return
+    with saving.working_folder_of_all(world, path, f"{what}: path", check) as (made, together):
+        its = _write(made, dumped, optim, counter, (world.rank, world.size))
+        together.done(entries=its)
+        if world.rank == 0:
+            reports = together.wait_for_others()
+            entries = {name: e for report in reports for name, e in report["entries"].items()}
+            files.publish(made, path, names, entries)
+        else:
+            together.wait_for_end()
 
 
-def _save(dumped, made):
-    """A checkpoint of the variables, and its time: no version is newer."""
-    prefix = os.path.join(made, "moment")
-    object_checkpoint.save({str(i): t.variable for i, t in enumerate(dumped)}, tf.constant(prefix))
+def _write(made, dumped, optim, counter, place):
+    """Writes the files of a rank into a working folder. Returns {file: its entry}. place: (rank, size of the world)."""
+    prefix, time_of_dump = _save(dumped, made, place[0])
+    saved = checkpoint.load(prefix).tables
+    entries: dict = {}
+    for i, table in enumerate(dumped):
+        os.makedirs(os.path.join(made, table.path), exist_ok=True)
+        its = _TableDump(made, table, saved[str(i)], optim, counter, place).write(time_of_dump)
+        entries.update({f"{table.path}/{name}": entry for name, entry in its.items()})
+    return entries
+
+
+def _save(dumped, made, rank):
+    """A checkpoint of the rows of this process, and its time: no version is newer."""
+    prefix = os.path.join(made, f"moment-{rank}")
+    object_checkpoint.save_own({str(i): t.variable for i, t in enumerate(dumped)}, prefix)
     return prefix, tables.now()
 
 
@@ -91,9 +116,11 @@ class _TableDump:
       table: a ModelTable.
       saved: the SavedTable.
       optim, counter: see DynamicEmbDump.
+      place: (rank, size of the world).
     """
 
-    def __init__(self, made, table, saved, optim, counter):
+    def __init__(self, made, table, saved, optim, counter, place):
+        self._place = place
         self._folder, self._table, self._saved = os.path.join(made, table.path), table, saved
         items = [files.KEYS, files.VALUES, files.SCORES]
         self._slots = table.slots if optim else []
@@ -103,7 +130,7 @@ class _TableDump:
         self._writers = {item: files.RawWriter(self._path(item)) for item in items}
 
     def _path(self, item):
-        return os.path.join(self._folder, files.file_name(self._table.name, item))
+        return os.path.join(self._folder, files.file_name(self._table.name, item, *self._place))
 
     def write(self, time_of_dump):
         """Writes all files. Returns {name: its entry}."""
@@ -112,11 +139,12 @@ class _TableDump:
         entries = {}
         for item, writer in self._writers.items():
             writer.close()
-            name = files.file_name(self._table.name, item)
+            name = files.file_name(self._table.name, item, *self._place)
             entries[name] = {"size": writer.size, "crc32": writer.checksum}
-        name = f"{self._table.name}_{files.ARGUMENTS}"
-        arguments = tables.arguments_of(self._table)
-        entries[name] = files.write_json(os.path.join(self._folder, name), arguments)
+        if self._place[0] == 0:
+            name = f"{self._table.name}_{files.ARGUMENTS}"
+            arguments = tables.arguments_of(self._table)
+            entries[name] = files.write_json(os.path.join(self._folder, name), arguments)
         for part in self._saved.parts:
             for file in part.files:
                 os.remove(file)

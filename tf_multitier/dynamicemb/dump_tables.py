@@ -148,6 +148,17 @@ def tables_of(model: typing.Any, table_names: typing.Any, what: str) -> list[Mod
     return [table for key, table in found.items() if key in chosen]
 
 
+def world_of(tables: list, what: str) -> typing.Any:
+    """The World among whose processes the tables are divided, or None. ValueError: some are, and others are not."""
+    found = {id(table.variable.world): table for table in tables}
+    if len(found) > 1:
+        names = " and ".join(f"'{table.name}'" for table in found.values())
+        raise ValueError(
+            f"{what}: expected tables that were all made in strategy.scope(), or all outside of it, found {names}: pass table_names"
+        )
+    return tables[0].variable.world if tables else None
+
+
 def _pairs(table_names, what):
     if not isinstance(table_names, collections.abc.Mapping):
         raise TypeError(

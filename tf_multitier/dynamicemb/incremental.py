@@ -35,7 +35,7 @@ def incremental_dump(
       model: a collection, or a module, layer, list or dict that has some.
       score_threshold: an integer for all tables; or {collection: {table: integer}}, of which others are left out. Of LFU it is a
         number of occurrences; of a pair a time.
-      pg: no effect: the world is one process.
+      pg: no effect: in a world each process gets the rows that it owns, and the keys that left it.
       optim: also the states of the optimizer.
       removed: also the keys that had a row at the threshold and have none now.
 

@@ -19,6 +19,7 @@ from tf_multitier import checkpoint
 from tf_multitier import key_types
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
+from tf_multitier.distribute import saving
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
 from tf_multitier.engine.rows import Rows
@@ -49,13 +50,14 @@ def DynamicEmbLoad(
       optim: also the states of the optimizer, its learning rate, and the updates that Adam counts. If the dump is of
         another optimizer, the rows alone: a warning says so once.
       counter: also the keys that an admission counter counts. False: it counts none afterwards.
-      pg: no effect: the world is one process.
+      pg: no effect: in a world all processes call it, and each takes the rows that it owns.
 
     Raises:
       ValueError: a file is missing or damaged, or does not fit the table, and the message has the file; or, with optim, learning rate
         or updates are not those of the optimizer, which has also trained tables that are not loaded. Nothing has changed.
       TypeError: a bad table_names.
       RuntimeError: in a tf.function.
+      tf.errors.AbortedError: another process failed. Nothing has changed.
     """
     what = "DynamicEmbLoad"
     if not tf.executing_eagerly():
@@ -66,20 +68,14 @@ def DynamicEmbLoad(
         boolean(f"{what}: {name}", value)
     path = files.folder(what, path)
     loaded = tables.tables_of(model, table_names, what)
-    manifest = files.manifest_of(path) or {}
-    loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
-    _check_others(loads, what)
+    world = tables.world_of(loaded, what)
     with tempfile.TemporaryDirectory(prefix="tf_multitier_load_") as made:
-        prefix = os.path.join(made, "rows")
-        with checkpoint.Writer(prefix, latest=False) as writer:
-            for i, load in enumerate(loads):
-                load.write(writer, str(i))
-        for load in loads:
-            if load.slots:
-                load.table.collection.row_optimizer.build([load.table.variable])
-        parts = [(str(i), load.table.variable) for i, load in enumerate(loads)]
-        with saver.convert_on_restore():  # to values of 16 bits, from float32
-            object_checkpoint.Reads(parts, tf.constant(prefix)).replace()
+        with saving.all_or_none(world, f"{what} of '{path}'"):
+            manifest = files.manifest_of(path) or {}
+            loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
+            _check_others(loads, what)
+            reads = _reads(loads, os.path.join(made, "rows"))
+        reads.replace()
     _go_on(loads)
     others = [f"'{load.table.name}': {load.opt_type}" for load in loads if load.is_of_another]
     if others:
@@ -88,6 +84,19 @@ def DynamicEmbLoad(
             "without states",
             stacklevel=2,
         )
+
+
+def _reads(loads, prefix):
+    """The rows, read and checked. prefix: of a checkpoint to write."""
+    with checkpoint.Writer(prefix, latest=False) as writer:
+        for i, load in enumerate(loads):
+            load.write(writer, str(i))
+    for load in loads:
+        if load.slots:
+            load.table.collection.row_optimizer.build([load.table.variable])
+    parts = [(str(i), p) for i, load in enumerate(loads) for p in load.table.variable.parts]
+    with saver.convert_on_restore():  # to values of 16 bits, from float32
+        return object_checkpoint.Reads(parts, tf.constant(prefix))
 
 
 def _by_collection(loads):

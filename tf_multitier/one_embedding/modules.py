@@ -28,6 +28,7 @@ from tf_multitier import key_types
 from tf_multitier import lookup
 from tf_multitier import options as variable_options
 from tf_multitier import padding
+from tf_multitier.distribute import world as worlds
 from tf_multitier.one_embedding import initial_values
 from tf_multitier.one_embedding import options
 from tf_multitier.one_embedding import stores
@@ -126,7 +127,9 @@ class Embedding(tf.Module):
             else variable_options.value_type(f"{where}: output_dtype", output_dtype)
         )
         self._initializers = options.initializers_of(tables, default_initializer, len(self._dims))
-        self._store = stores.Store(store_options, self.embedding_dim)
+        self._world = worlds.current()  # the first use may be outside of the scope
+        place = worlds.place_of(self._world)
+        self._store = stores.Store(store_options, self.embedding_dim, place)
         self.num_tables = len(self._initializers)
         self._padding_key = padding.key_of(self.key_type, padding_idx, f"{where}: padding_idx")
         self.padding_idx = padding_idx
@@ -134,7 +137,7 @@ class Embedding(tf.Module):
         self._on_repeated_id = one_of(
             f"{where}: on_repeated_id", on_repeated_id, ("share", "error")
         )
-        self._snapshots = Snapshots(where, self._store.folder, self.embedding_dim)
+        self._snapshots = Snapshots(where, self._store, self.embedding_dim, place)
         self._device = "cpu"
         self._variable: typing.Any = None
         self._making = threading.Lock()
@@ -184,7 +187,8 @@ class Embedding(tf.Module):
         storage = self._store.option(on_gpu=self._device == "cuda")
         if storage.storage_path is not None:
             os.makedirs(storage.storage_path, exist_ok=True)
-        with tf.compat.v1.name_scope(None):  # the first use may be in a scope
+        # The first use may be in a scope.
+        with tf.compat.v1.name_scope(None), worlds.scope(self._world):
             return get_embedding_variable(
                 self.name,
                 self.embedding_dim,
@@ -276,9 +280,9 @@ class Embedding(tf.Module):
         next free number, with its files in the folder of that name below the given path.
         """
         config = dict(config)
-        device = config.pop("device")
+        device, place = config.pop("device"), worlds.place_of(worlds.current())
         name, store_options, number = config["name"], config["store_options"], 0
-        while _is_live(config["name"], stores.folder_of(config["store_options"])):
+        while _is_live(config["name"], stores.folder_of(config["store_options"], place)):
             number += 1
             config["name"] = f"{name}_{number}"
             config["store_options"] = stores.below(store_options, config["name"])
@@ -294,7 +298,7 @@ class Embedding(tf.Module):
         """Saves the rows, with the states of their optimizer, as of one moment, as `snapshots/<snapshot_name>` in the rank's folder.
 
         The snapshot is there whole or not at all. Files of an SSD store are linked where the file system can, not written again. The
-        folder can be copied alone. Eager execution only.
+        folder can be copied alone. Eager execution only. In a world all processes call it: each saves the rows of its rank.
 
         Raises:
           FileExistsError: there is a snapshot of that name.
@@ -308,9 +312,14 @@ class Embedding(tf.Module):
 
         States of another optimizer are replaced by the initial ones of this embedding's optimizer at its first update.
 
+        In a world all processes call it. A snapshot of a world of another size is loaded where `persistent_path` is one path, below which
+        this process sees the folders of its ranks.
+
         Raises:
           FileNotFoundError: there is no such snapshot; the message lists those there are.
-          ValueError: a table writer wrote it with another storage_dim.
+          ValueError: a table writer wrote it with another storage_dim; or it is of a world of another size, and `persistent_path` is a
+            list; or worlds of two other sizes have one of the name.
+          tf.errors.AbortedError: another process failed. Nothing has changed.
           tf.errors.OpError: it has another embedding_dim, or other types of keys or values; or a file is damaged.
           RuntimeError: in a graph or a tf.function.
         """

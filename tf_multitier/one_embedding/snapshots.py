@@ -1,29 +1,36 @@
 """Snapshots of an embedding, as checkpoints in folders of its rank.
 
     <folder of the rank>/snapshots/
-      <name>/rows.index, rows.data-...     a checkpoint with one table, "rows"
+      <name>/rows.index, rows.data-...     a checkpoint with one table, "rows": those of the rank
       .<anything>/new/                     of a save, load or deletion that runs: working_folders.py
 
-The rename of `new` makes a snapshot whole or absent.
+The rename of `new` makes a snapshot whole or absent. A load takes those of all ranks, or none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
 import typing
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
+from tf_multitier import _engine
 from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
+from tf_multitier.distribute import saving
+from tf_multitier.engine.rows import Rows
 from tf_multitier.working_folders import sync
 from tf_multitier.working_folders import working_folder
 
 TABLE = "rows"
 STORAGE_DIM = "storage_dim"  # a tensor that a table writer adds
+PLACE = "rank_and_world_size"  # an int64 tensor [2]: whose rows a snapshot has
 
 
 def prefix_of(folder: str) -> str:
@@ -93,6 +100,23 @@ def new_snapshot(rank_folder: str, name: typing.Any) -> Iterator[str]:
         sync(os.path.dirname(folder))
 
 
+def check_place(what: str, folder: str, place: tuple) -> None:
+    """ValueError unless the snapshot in a folder has the rows of a rank of a world. what: begins the message."""
+    rank, size = (int(number) for number in checkpoint.load(prefix_of(folder)).tensor(PLACE))
+    if (rank, size) != place:
+        raise ValueError(
+            f"{what}: expected the rows of rank {place[0]} of a world of {place[1]} in '{folder}', found those of rank {rank} of a world "
+            f"of {size}: give make_persistent_table_reader the folders of all its ranks, and make_persistent_table_writer those of "
+            "another world"
+        )
+
+
+def owners_of(keys: np.ndarray, size: int) -> np.ndarray:
+    """int32 [n]: the ranks that have the rows of keys."""
+    bits = keys.astype(np.uint64) if keys.dtype.kind == "u" else keys.astype(np.int64, copy=False)
+    return _engine.partitions_of(bits.view(np.int64), size)
+
+
 def saved_table(folder: str) -> typing.Any:
     """The SavedTable of a snapshot."""
     return checkpoint.load(prefix_of(folder)).tables[TABLE]
@@ -103,12 +127,14 @@ class Snapshots:
 
     Args:
       where: starts messages.
-      rank_folder: the folder of the rank.
+      store: a stores.Store: its folders.
       embedding_dim: elements of a value.
+      place: (rank, size of the world).
     """
 
-    def __init__(self, where: str, rank_folder: str, embedding_dim: int) -> None:
-        self._where, self._rank_folder, self._dim = where, rank_folder, embedding_dim
+    def __init__(self, where: str, store: typing.Any, embedding_dim: int, place: tuple) -> None:
+        self._where, self._dim, self._place = where, embedding_dim, place
+        self._rank_folder, self._root = store.folder, store.root
 
     def names(self) -> list[str]:
         """The names of the snapshots, sorted."""
@@ -117,34 +143,73 @@ class Snapshots:
     def save(self, variable: typing.Any, name: str) -> None:
         """Saves a variable."""
         self._check_eager(variable, "save_snapshot")
+        with saving.all_or_none(variable.world, f"{self._where}: save_snapshot '{name}'"):
+            _check_new(folder_of(self._rank_folder, name))
         with new_snapshot(self._rank_folder, name) as prefix:
-            object_checkpoint.save({TABLE: variable}, tf.constant(prefix))
+            object_checkpoint.save_own({TABLE: variable}, prefix, {PLACE: np.array(self._place)})
 
     def load(self, variable: typing.Any, name: str) -> None:
         """Replaces the rows of a variable."""
         self._check_eager(variable, "load_snapshot")
-        folder = existing(self._rank_folder, name)
-        saved = checkpoint.load(prefix_of(folder))
-        if STORAGE_DIM not in saved.tensors:
-            _restore(variable, prefix_of(folder))
-            return
-        found = saved.tables[TABLE]
-        with (
-            saver.convert_on_restore()
-        ):  # a table writer knows the type of rows, not that of values
-            if found.dim == self._dim:
-                _restore(variable, prefix_of(folder))
-                return
-            columns = self._columns(variable, name, found)
-            with temporary_folder(self._rank_folder) as made:
-                with (
-                    checkpoint.Writer(prefix_of(made), latest=False) as writer,
-                    writer.open_table(TABLE, columns, found.key_dtype, repeats="unchecked") as add,
-                ):
-                    for block in found.blocks():
-                        block.columns = columns
-                        add(block)
-                _restore(variable, prefix_of(made))
+        world, what = variable.world, f"{self._where}: load_snapshot '{name}'"
+        with temporary_folder(self._rank_folder) as made:
+            with saving.all_or_none(world, what):
+                folders = self._folders(what, name)
+            with saving.all_or_none(world, what):
+                first = len(folders) if world is None else world.bits_of_first(len(folders))
+                if first != len(folders):
+                    raise ValueError(
+                        f"{what}: expected {first} folders, as in rank 0, found {len(folders)}: let all ranks see the same folders"
+                    )
+                reads = self._reads(variable, name, folders, prefix_of(made))
+            reads.replace()
+
+    def _folders(self, what, name):
+        """The folders with the rows of a snapshot: that of this rank, or those of all ranks of a world of another size."""
+        own = folder_of(self._rank_folder, name)
+        if os.path.isdir(own):
+            check_place(what, own, self._place)
+            return [own]
+        found = {} if self._root is None else _of_other_worlds(self._root, name)
+        if len(found) > 1:
+            raise ValueError(
+                f"{what}: expected one of a world of {self._place[1]}, or of one other size, found it of worlds of {sorted(found)}"
+            )
+        return found.popitem()[1] if found else [existing(self._rank_folder, name)]
+
+    def _reads(self, variable, name, folders, prefix):
+        """The rows, read and checked. prefix: of a checkpoint to write where rows have another form."""
+        saved = [checkpoint.load(prefix_of(folder)) for folder in folders]
+        found = saved[0].tables[TABLE]
+        is_of_writer = STORAGE_DIM in saved[0].tensors
+        is_row = is_of_writer and found.dim != self._dim  # whose value has the states, too
+        # A table writer knows the type of rows, not that of values.
+        with saver.convert_on_restore() if is_of_writer else contextlib.nullcontext():
+            if len(folders) == 1 and not is_row:
+                return _reads(variable, prefix_of(folders[0]))
+            columns = self._columns(variable, name, found) if is_row else found.columns
+            with (
+                checkpoint.Writer(prefix, latest=False) as writer,
+                writer.open_table(
+                    TABLE,
+                    columns,
+                    found.key_dtype,
+                    "float32" if is_row else found.dtype,
+                    applies=max(each.tables[TABLE].applies for each in saved),
+                    repeats="unchecked",
+                ) as add,
+            ):
+                for each in saved:
+                    for block in each.tables[TABLE].blocks():
+                        add(self._own(block, columns))
+            return _reads(variable, prefix)
+
+    def _own(self, block, columns):
+        """The rows of this rank."""
+        rank, size = self._place
+        its = np.flatnonzero(owners_of(block.keys, size) == rank)
+        facts = (block.keys, block.frequencies, block.versions, block.data)
+        return Rows(columns, *(each[its] for each in facts), dtype=block.dtype)
 
     def _columns(self, variable, name, found):
         """(name, dim, initial value) of the value and the states of a variable, which are what the table writer wrote as one."""
@@ -178,6 +243,20 @@ class Snapshots:
             )
 
 
-def _restore(variable, prefix):
+def _of_other_worlds(root, name):
+    """{size of a world: the folders of all its ranks} of the worlds below a path that have a snapshot of this name."""
+    found: dict = {}
+    for folder in glob.glob(os.path.join(glob.escape(root), "*-*", "snapshots", name)):
+        place = os.path.basename(os.path.dirname(os.path.dirname(folder)))
+        if match := re.fullmatch(r"(\d+)-(\d+)", place):
+            found.setdefault(int(match[2]), {})[int(match[1])] = folder
+    return {
+        size: [its[rank] for rank in range(size)]
+        for size, its in found.items()
+        if sorted(its) == list(range(size))
+    }
+
+
+def _reads(variable, prefix):
     parts = [(TABLE, part) for part in variable.parts]
-    object_checkpoint.Reads(parts, tf.constant(prefix)).replace()
+    return object_checkpoint.Reads(parts, tf.constant(prefix))

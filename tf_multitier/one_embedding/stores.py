@@ -4,7 +4,7 @@ device_mem       a full cache on the device            DRAM             on a GPU
 cached_host_mem  lru on the device, full on the host   DRAM                       HBM_DRAM
 cached_ssd       lru on the device, lru on the host    DRAM_SSDHASH               HBM_DRAM_SSDHASH
 
-<persistent_path>/0-1/              the folder of rank 0 of a world of 1
+<persistent_path>/0-1/              the folder of rank 0 of a world of 1; of rank 1 of 2: 1-2
   snapshots/<name>/                 lasts (snapshots.py)
   ...                               the tiers' files, deleted with the variable
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections.abc
 import copy
 import json
+import math
 import numbers
 import os
 import typing
@@ -24,6 +25,8 @@ from tf_multitier import storage_option
 from tf_multitier.one_embedding import options
 from tf_multitier.option_values import integer
 from tf_multitier.storage_option import StorageOption
+
+_BUCKETS = 1024  # of keys, whole ones of which a rank has
 
 # Bytes of DRAM between HBM and an SSD if the store has no host cache.
 _LEAST_DRAM = 64 << 20
@@ -42,11 +45,12 @@ class Store:
 
     Attributes:
       folder: the folder of this rank.
-      capacity: rows that a full store holds; None: an SSD store, which has no bound.
+      capacity: rows that a full store holds in this rank; None: an SSD store, which has no bound.
+      root: the folder of the folders of the ranks; None: each has a path of its own.
       options: the store as plain numbers, text, lists and dicts.
     """
 
-    def __init__(self, store: typing.Any, embedding_dim: int) -> None:
+    def __init__(self, store: typing.Any, embedding_dim: int, place: tuple = (0, 1)) -> None:
         """TypeError, ValueError: `store` is not what the make_..._store_options return."""
         store = options.checked_dict(
             "store_options", store, ("kv_store", "size_factor", "storage_dim")
@@ -63,7 +67,8 @@ class Store:
             store["size_factor"], store["storage_dim"], table["physical_block_size"]
         )
         integer("capacity_hint", table["capacity_hint"], 0)
-        self.folder = _folder_of_rank(table["path"])
+        self.folder = _folder_of_rank(table["path"], place)
+        self.root = os.path.dirname(self.folder) if _is_root(table["path"]) else None
         given = store["storage_dim"]
         self._storage_dim = store["size_factor"] * embedding_dim if given == -1 else given
         if self._storage_dim < embedding_dim:
@@ -81,7 +86,7 @@ class Store:
                 f"make_cached_ssd_store_options; found {caches!r}"
             )
         full = [amount for policy, _, amount in self._caches if policy == "full"]
-        self.capacity = full[0] if full else None
+        self.capacity = _share(full[0], place[1]) if full else None
         table["path"] = options.checked_path(table["path"])
         kv_store = {"caches": [dict(cache) for cache in caches], "persistent_table": table}
         self.options = json.loads(json.dumps({**store, "kv_store": kv_store}, default=_plain))
@@ -137,9 +142,17 @@ def _plain(number):
     return int(number) if isinstance(number, numbers.Integral) else float(number)
 
 
-def folder_of(store: dict) -> str:
-    """The folder of this rank of a checked store."""
-    return _folder_of_rank(store["kv_store"]["persistent_table"]["path"])
+def _share(capacity, size):
+    """Rows of a rank. Keys are not divided evenly: six deviations more than the share."""
+    if size == 1:
+        return capacity
+    share = -(-_BUCKETS // size) / _BUCKETS * capacity
+    return min(capacity, math.ceil(share + 6 * math.sqrt(share)))
+
+
+def folder_of(store: dict, place: tuple) -> str:
+    """The folder of this rank of a checked store. place: (rank, size of the world)."""
+    return _folder_of_rank(store["kv_store"]["persistent_table"]["path"], place)
 
 
 def below(store: dict, name: str) -> dict:
@@ -147,18 +160,24 @@ def below(store: dict, name: str) -> dict:
     store = copy.deepcopy(store)
     table = store["kv_store"]["persistent_table"]
     path = table["path"]
-    is_text = isinstance(path, str)
-    table["path"] = os.path.join(path, name) if is_text else [os.path.join(path[0], name)]
+    if _is_root(path):
+        table["path"] = os.path.join(path, name)
+    else:
+        table["path"] = [os.path.join(each, name) for each in path]
     return store
 
 
-def _folder_of_rank(path):
+def _is_root(path):
+    return not isinstance(path, (list, tuple))
+
+
+def _folder_of_rank(path, place):
+    rank, size = place
     path = options.checked_path(path)
-    if isinstance(path, str):
-        return os.path.join(path, "0-1")
-    if len(path) != 1:
+    if _is_root(path):
+        return os.path.join(path, f"{rank}-{size}")
+    if len(path) != size:
         raise ValueError(
-            f"persistent_path: expected a list of 1 path, one for each rank, found {len(path)}: there is one rank; worlds of several "
-            "are not supported yet"
+            f"persistent_path: expected a list of {size} {'path' if size == 1 else 'paths'}, one for each rank, found {len(path)}"
         )
-    return path[0]
+    return path[rank]

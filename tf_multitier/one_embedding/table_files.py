@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import _engine
 from tf_multitier import checkpoint
 from tf_multitier import key_types
 from tf_multitier import options as variable_options
@@ -64,6 +63,9 @@ class TableReader(_Arguments):
     ) -> None:
         super().__init__(paths, key_type, value_type, storage_dim, physical_block_size)
         folders = [snapshots.existing(path, snapshot_name) for path in self.paths]
+        for rank, folder in enumerate(folders):
+            what = f"snapshot '{snapshot_name}': paths"
+            snapshots.check_place(what, folder, (rank, len(folders)))
         self._tables = [snapshots.saved_table(folder) for folder in folders]
         for folder, table in zip(folders, self._tables):
             self._check(folder, table)
@@ -133,10 +135,11 @@ class TableWriter(_Arguments):
         self._columns = [("value", self.storage_dim, 0.0)]
         self._adds: list | None = []
         with contextlib.ExitStack() as stack:
-            for path in self.paths:
+            for rank, path in enumerate(self.paths):
                 prefix = stack.enter_context(snapshots.new_snapshot(path, snapshot_name))
                 writer = stack.enter_context(checkpoint.Writer(prefix, latest=False))
                 writer.add_tensor(snapshots.STORAGE_DIM, np.int64(self.storage_dim))
+                writer.add_tensor(snapshots.PLACE, np.array([rank, len(self.paths)]))
                 add = stack.enter_context(
                     writer.open_table(
                         snapshots.TABLE,
@@ -192,11 +195,7 @@ class TableWriter(_Arguments):
             )
         if self.keys_in_files == "int64":
             keys = keys.astype(np.int64)
-        if len(self._adds) == 1:
-            owners = np.zeros(len(keys), np.int32)
-        else:
-            bits = keys.astype(np.uint64) if keys.dtype.kind == "u" else keys
-            owners = _engine.partitions_of(bits.view(np.int64), len(self._adds))
+        owners = snapshots.owners_of(keys, len(self._adds))
         for rank, add in enumerate(self._adds):
             its = np.flatnonzero(owners == rank)
             zeros = np.zeros(len(its), np.int64)
