@@ -104,6 +104,19 @@ def step():
     tf_multitier.optimizers.SGD(1.0).apply_gradients(zip(tape.gradient(loss, list(table)), table))
 refused(ValueError, apart, step)
 refused(ValueError, apart, tf.function(step))
+alone = "expected one that is made in strategy.scope.., found one of this process alone, .*: make it, or its layer of Keras, in"
+for made in (shared.new_model, lambda: keras.models.clone_model(model)):
+    outside = made()
+    outside.compile(strategy.optimizer("adagrad"), "mse")
+    refused(ValueError, alone, lambda: outside.fit(*mine, verbose=0))
+local = tf_multitier.get_embedding_variable("local", 4)
+def train_local():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(local, [1]))
+    grads = strategy.reduce_gradients(tape.gradient(loss, [local]))
+    tf_multitier.optimizers.SGD(1.0).apply_gradients(zip(grads, [local]))
+refused(ValueError, alone, train_local)
+refused(ValueError, alone, tf.function(train_local))
 saved = "save by tf_multitier.distribute.CheckpointManager or strategy.checkpoints"
 refused(NotImplementedError, saved, lambda: model.save(f"{folder}/m{rank}.keras"))
 refused(NotImplementedError, saved, lambda: model.save_weights(f"{folder}/m{rank}.weights.h5"))

@@ -244,7 +244,7 @@ class RowOptimizer(tf.Module):
 
         Raises:
           TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
-          ValueError: no variable has a gradient, or none is trainable.
+          ValueError: no variable has a gradient, or none is trainable, or one is of this process alone in a CollectiveStrategy.
           NotImplementedError: a tf.distribute strategy has more than one replica, or its steps run elsewhere.
         """
         pairs = gradient_pairs.trained_pairs(list(grads_and_vars), type(self).__name__)

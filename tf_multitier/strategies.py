@@ -128,7 +128,8 @@ def check_load(what: str) -> None:
 def check_update(what: str, variables: collections.abc.Iterable) -> None:
     """NotImplementedError for an update in a strategy of several replicas: each would use its own gradients, unsummed.
 
-    So is one outside of the strategy, in a process that a MultiWorkerMirroredStrategy has connected with others.
+    So is one outside of the strategy, in a process that a MultiWorkerMirroredStrategy has connected with others. In a process of a
+    CollectiveStrategy: ValueError, see check_of_world.
     """
     check_read(what, variables)
     strategy = tf.distribute.get_strategy()
@@ -137,6 +138,21 @@ def check_update(what: str, variables: collections.abc.Iterable) -> None:
     workers = tensorflow_internals.workers_of_collectives()
     if workers > 1 and world.connected() is None:
         raise _error(what, f"one of the {workers} processes of a MultiWorkerMirroredStrategy")
+    check_of_world(what, variables)
+
+
+def check_of_world(what: str, variables: collections.abc.Iterable) -> None:
+    """ValueError for an update of a variable of this process alone, in a process of a CollectiveStrategy: each would train its own."""
+    connected = world.connected()
+    if connected is None or connected.size == 1:
+        return
+    for variable in variables:
+        if any(part.of_world is None for part in variable.parts):
+            raise ValueError(
+                f"{what}: embedding variable '{variable.variable_name}': expected one that is made in strategy.scope(), found one of "
+                "this process alone, which the other ranks would not train: make it, or its layer of Keras, in "
+                "`with strategy.scope():`"
+            )
 
 
 def _refusal(what, strategy):

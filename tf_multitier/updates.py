@@ -23,6 +23,7 @@ from tf_multitier import key_types
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import rules
+from tf_multitier import strategies
 from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.distribute import reduced
@@ -160,9 +161,11 @@ class EmbeddingProcessor(OptimizableVariable):
         Raises:
           TypeError: the gradient is dense, its indices are not integers, or its values have another dtype than the variable.
           NotImplementedError: the optimizer has no rule, or the gradient comes from an accumulator.
-          ValueError: the variable has GlobalStepEvict and the graph has no global step; or the gradient is not that of the world.
+          ValueError: the variable has GlobalStepEvict and the graph has no global step; or the gradient or the variable is not that of the
+            world.
         """
         variable = self._variable
+        strategies.check_of_world("an update", [variable])
         g = _checked_gradient(variable, g)
         if variable.of_world is not None:
             what = f"gradient of embedding variable '{variable.variable_name}'"

@@ -26,11 +26,24 @@ class OfWorld:
         _trainable_variables: list
         _built_for: typing.Any
 
-    _strategy: typing.Any
-    _op: str
+    _strategy: typing.Any  # of the class
+    _op: str = "mean"
     _unseen: typing.Any = (
         None  # function of no arguments: the dense variables that the first step makes
     )
+
+    def get_config(self) -> dict:
+        """Also has the op, for keras.models.clone_model of a compiled model."""
+        return {**super().get_config(), "op": self._op}  # type: ignore[misc]
+
+    @classmethod
+    def from_config(cls, config: dict, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """An optimizer of this class with these arguments."""
+        config = dict(config)
+        op = config.pop("op", cls._op)
+        made = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
+        made._op = op
+        return made
 
     def build(self, variables: typing.Any) -> None:
         """Also gives all processes the dense values of rank 0."""
@@ -100,8 +113,12 @@ _classes: dict = {}
 
 def _derived(mixin, base):
     """The class of both, the same for the same two."""
-    made = type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
-    return _classes.setdefault((mixin, base), made)
+    if (mixin, base) not in _classes:
+        made = type(f"{base.__name__}OfWorld", (mixin, base), {"__module__": __name__})
+        if mixin is OfWorld:
+            made = keras.saving.register_keras_serializable(package="tf_multitier")(made)
+        _classes[mixin, base] = made
+    return _classes[mixin, base]
 
 
 def of_world(strategy: typing.Any, optimizer: typing.Any, op: str) -> typing.Any:
@@ -123,5 +140,5 @@ def of_world(strategy: typing.Any, optimizer: typing.Any, op: str) -> typing.Any
         if is_alone:
             return optimizer
         made = keras_optimizers.remade(optimizer, _derived(OfWorld, type(optimizer)))
-    made._strategy, made._op = strategy, op
+    type(made)._strategy, made._op = strategy, op
     return made

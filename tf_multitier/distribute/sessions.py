@@ -307,13 +307,4 @@ def reduce_all(strategy: typing.Any, world: worlds.World) -> None:
 
 def _given(grad, variable):
     """A gradient as reduce_gradients takes it: that of a dense variable is dense."""
-    if grad is None:
-        return None
-    if not is_embedding_variable(variable):
-        return tf.convert_to_tensor(grad)
-    if getattr(variable, "of_world", None) is None:
-        raise ValueError(
-            f"embedding variable '{variable.variable_name}': expected one that is made in strategy.scope(), found one of this process "
-            "alone, which the other ranks would not train"
-        )
-    return grad
+    return grad if grad is None or is_embedding_variable(variable) else tf.convert_to_tensor(grad)
