@@ -94,6 +94,73 @@ refused(ValueError, "broadcast: expected tensors of known shapes and types of nu
 strategy.barrier()
 """
 
+CLIPPED = """
+import logging
+with strategy.scope():
+    made = [tf.Variable(value) for value in (rank, rank + 1.0, [rank == 0], tf.constant(rank, tf.uint8))]
+assert [each.numpy().tolist() for each in made] == [0, 1.0, [True], 0]
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage()) if "learning rates" in record.getMessage() else None
+tf.get_logger().addHandler(handler)
+weights = tf.Variable([0.0, 0.0])
+
+def step(change, reduce=lambda grads: strategy.reduce_gradients(grads, "sum")):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(users, [1, 2])) + tf.reduce_sum(weights)
+    grads = tape.gradient(loss, [users, weights])
+    rows, of_weights = change(reduce(grads), grads)
+    optimizer.apply_gradients([(rows, users)])
+    weights.assign_sub(of_weights)
+
+def rows_of(change):
+    return lambda grads, raw: ([tf.IndexedSlices(change(grads[0][0].values), grads[0][0].indices)], grads[1])
+
+def in_branch(grads, raw):
+    tf.cond(weights[0] < 100.0, lambda: optimizer.apply_gradients([(grads[0], users)]), lambda: tf.constant(0, tf.int64))
+    return grads
+
+def both_modes(change, *arguments):
+    call = lambda: step(change, *arguments)
+    return [call, tf.function(call)]
+
+# The sums of two ranks are 2: the norm is that of 2 rows of 4, and of 2 weights.
+half = lambda grads, raw: strategy.clip_by_global_norm(grads, 40.0 ** 0.5 / 2)[0]
+for call in both_modes(half):
+    call()
+assert users.peek([1, 2]).numpy().tolist() == [[-2.0] * 4] * 2, users.peek([1, 2])
+assert weights.numpy().tolist() == [-2.0, -2.0], weights
+assert said == ["tf_multitier: gradients are the sum over 2 processes; learning rates are unchanged"][rank:], said
+for change in (lambda values: values * 0.5, lambda values: tf.clip_by_norm(values, 2.0, axes=[1])):
+    tf.function(lambda: step(rows_of(change)))()
+tf.function(lambda: step(in_branch))()
+assert users.peek([1, 2]).numpy().tolist() == [[-8.0] * 4] * 2, users.peek([1, 2])
+
+of_this_rank = [
+    lambda grads, raw: tf.nest.pack_sequence_as(raw, tf.clip_by_global_norm(tf.nest.flatten(grads), 1.0)[0]),
+    rows_of(lambda values: tf.clip_by_norm(values, 1.0)),
+    rows_of(lambda values: values / tf.reduce_max(values)),
+    rows_of(lambda values: tf.where(tf.reduce_all(values > 0.0), values, 0.0)),
+]
+for change in of_this_rank:
+    eagerly, traced = both_modes(change)
+    refused(ValueError, "found other values, eagerly, of which the other ranks do not know: use strategy.clip_by_global_norm", eagerly)
+    refused(ValueError, "expected a norm of the rows of all ranks, found that of tf.clip_by_global_norm", traced)
+for call in both_modes(lambda grads, raw: raw):
+    refused(ValueError, "expected that of the world, found that of this process", call)
+
+twice = "reduce_gradients: gradient .: expected that of this process, found that of the world: reduce gradients once"
+for place in (0, 1):
+    for call in both_modes(lambda grads, raw: strategy.reduce_gradients(grads[place : place + 1])) + both_modes(
+        lambda grads, raw: strategy.reduce_gradients(half(grads, raw)[place : place + 1], variables=[[users, weights][place]])
+    ):
+        refused(ValueError, twice, call)
+of_world = strategy.optimizer(tf_multitier.optimizers.SGD(1.0))
+for call in both_modes(lambda grads, raw: of_world.apply_gradients([(grads[0], users)])):
+    refused(ValueError, twice, call)
+strategy.barrier()
+"""
+
 ALIKE = """
 with strategy.scope():
     items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
@@ -119,6 +186,10 @@ def test_owners_answer_for_their_keys_and_functions_may_be_called_twice_in_a_ste
     lines, _ = launch(tmp_path, BEGIN.replace("TIMEOUT", "60") + KEYS, "--workers=2")
     rows = [lines[f"worker {rank}"][0].split()[1:] for rank in range(2)]
     assert sorted(rows[0] + rows[1]) == ["0", "1", "10"]
+
+
+def test_gradients_are_reduced_once_and_clipped_by_the_norm_of_all_ranks(tmp_path):
+    launch(tmp_path, BEGIN.replace("TIMEOUT", "60") + CLIPPED, "--workers=2")
 
 
 def test_what_ranks_have_not_alike_is_an_error_on_all(tmp_path):

@@ -169,7 +169,7 @@ class EmbeddingProcessor(OptimizableVariable):
         g = _checked_gradient(variable, g)
         if variable.of_world is not None:
             what = f"gradient of embedding variable '{variable.variable_name}'"
-            reduced.check(what, g.values)
+            reduced.check(what, g)
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:
@@ -207,9 +207,9 @@ def update(variable, g, step, hyper, columns, rule):
       TypeError: see EmbeddingProcessor.update_op.
       ValueError: the gradient is not that of the world.
     """
-    g = _checked_gradient(variable, g)
+    given, g = g, _checked_gradient(variable, g)
     if variable.of_world is not None:
-        reduced.check_rows(f"gradient of embedding variable '{variable.variable_name}'", g)
+        reduced.check(f"gradient of embedding variable '{variable.variable_name}'", given)
     return _update_of(variable, g, step, hyper, columns, rule, device_scope())
 
 

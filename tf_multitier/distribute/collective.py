@@ -120,10 +120,7 @@ class CollectiveStrategy:
             contextlib.nullcontext() if is_alone else tf.variable_creator_scope(creator),
         ):
             yield
-        if made:
-            self.broadcast_variables(
-                [v for v in made if isinstance(v, tf.Variable) and v.dtype.is_floating]
-            )
+        self.broadcast_variables([v for v in made if isinstance(v, tf.Variable)])
 
     embedding_scope = scope
 
@@ -250,8 +247,8 @@ class CollectiveStrategy:
           variables: those of the gradients, in the same order. None: IndexedSlices tell by their shape whether they are of rows.
 
         Raises:
-          ValueError: a dense gradient whose shape is not known when the function is traced; or IndexedSlices of unknown shape, without
-            variables.
+          ValueError: a dense gradient whose shape is not known when the function is traced; IndexedSlices of unknown shape, without
+            variables; or a gradient that is one of the world already.
         """
         _check_op("reduce_gradients", op)
         grads = list(grads)
@@ -262,10 +259,15 @@ class CollectiveStrategy:
             )
         if self._world.size == 1:
             return grads
+        for i, grad in enumerate(grads):
+            for each in tf.nest.flatten(grad):
+                reduced.check_new(f"reduce_gradients: gradient {i}", each)
         self._say(op)
         for i, (grad, variable) in enumerate(zip(grads, variables)):
             if isinstance(grad, tf.IndexedSlices) and not _is_of_rows(grad, variable):
                 grads[i] = tf.convert_to_tensor(grad)
+            if isinstance(grads[i], tf.Tensor) and variable is not None and not _has_rows(variable):
+                grads[i] = tf.ensure_shape(grads[i], variable.shape)
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
         for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op)):
             grads[i] = grad
@@ -286,17 +288,25 @@ class CollectiveStrategy:
         """`tf.clip_by_global_norm` of what `reduce_gradients` returned: (list of gradients, norm). The rows of all ranks count.
 
         Args:
-          grads: list of float32 tensors, IndexedSlices of rows, or None.
+          grads: list of float32 tensors, IndexedSlices of rows, or None. That of a divided variable may be a list.
           clip_norm: the largest norm.
         """
+        grads = list(grads)
+        flat = tf.nest.flatten(grads)
         squares = {True: [tf.zeros([])], False: [tf.zeros([])]}
-        for grad in grads:
+        for grad in flat:
             is_rows = isinstance(grad, tf.IndexedSlices)
             if grad is not None:
                 squares[is_rows].append(tf.reduce_sum((grad.values if is_rows else grad) ** 2))
         [of_rows] = self.all_reduce([tf.add_n(squares[True])])
         norm = tf.sqrt(of_rows + tf.add_n(squares[False]))
-        return tf.clip_by_global_norm(grads, clip_norm, use_norm=norm)
+        clipped, norm = tf.clip_by_global_norm(flat, clip_norm, use_norm=norm)
+        if self._world.size > 1:
+            for i, grad in enumerate(flat):
+                if isinstance(grad, tf.IndexedSlices):
+                    clipped[i] = reduced.with_values(grad, clipped[i].values)
+            reduced.mark([grad for grad in clipped if isinstance(grad, tf.Tensor)])
+        return tf.nest.pack_sequence_as(grads, clipped), norm
 
     def broadcast(self, tensor: typing.Any) -> tf.Tensor:
         """The tensor of rank 0, whose shape is known and the same on all ranks."""
@@ -331,14 +341,14 @@ class CollectiveStrategy:
         """The home has summed the gradients of all processes."""
         if grad is None:
             return grad
-        values = grad.values if op == "sum" else grad.values / self._world.size
-        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+        values = tf.identity(grad.values) if op == "sum" else grad.values / self._world.size
+        return tf.IndexedSlices(values, tf.identity(grad.indices), grad.dense_shape)
 
     def _say(self, op):
-        """Once: how gradients are reduced."""
-        if self._world.size > 1 and not self._said:
+        """Once, by rank 0: how gradients are reduced."""
+        if self._world.rank == 0 and self._world.size > 1 and not self._said:
             self._said = True
-            tf.get_logger().info(
+            tf.get_logger().warning(
                 "tf_multitier: gradients are the %s over %d processes; learning rates are unchanged",
                 op,
                 self._world.size,
@@ -350,10 +360,15 @@ def _check_op(what, op):
         raise ValueError(f"{what}: op: expected 'sum' or 'mean', found {op!r}")
 
 
+def _has_rows(variable):
+    """Whether a variable, or weight of Keras, is an embedding variable. None is not."""
+    return is_embedding_variable(getattr(variable, "embedding_variable", variable))
+
+
 def _is_of_rows(grad, variable):
     """Whether IndexedSlices are the gradient of an embedding variable, whose dense shape is [0, dim]. variable: theirs, or None."""
     if variable is not None:
-        return is_embedding_variable(getattr(variable, "embedding_variable", variable))
+        return _has_rows(variable)
     shape = None if grad.dense_shape is None else tf.get_static_value(grad.dense_shape)
     if shape is None:
         raise ValueError(

@@ -83,9 +83,6 @@ class OfWorld:
                 self._built_for() if hasattr(self, "_built_for") else self._trainable_variables
             )
         variables, grads = list(variables), list(grads)
-        for i, (grad, variable) in enumerate(zip(grads, variables)):
-            if isinstance(grad, tf.Tensor):
-                grads[i] = tf.ensure_shape(grad, variable.shape)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)

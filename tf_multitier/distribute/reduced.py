@@ -1,6 +1,7 @@
-"""Which gradients are those of the world: what `reduce_gradients` returned, and what was computed from it.
+"""Which gradients are those of the world: what `reduce_gradients` returned, and what was computed from it alike on all ranks.
 
-A v1 graph says what a gradient was computed from. Elsewhere the indices of rows have a mark, which clipping and scaling leave.
+A graph says what a gradient was computed from. Eagerly a mark does: a dense gradient has it, or the indices of rows, which clipping and
+scaling keep. The mark of indices is the values that are those of the world.
 """
 
 from __future__ import annotations
@@ -10,27 +11,75 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import graph_state
+from tf_multitier.tensorflow_internals import EagerTensor
 
 
-_MARK = "_tf_multitier_is_of_world"
+_MARK = "_tf_multitier_of_world"
 
 
 def mark(grads: typing.Any) -> None:
     """Says that these gradients are those of the world."""
-    is_v1 = not tf.compat.v1.executing_eagerly_outside_functions()
     for grad in tf.nest.flatten(grads):
         is_rows = isinstance(grad, tf.IndexedSlices)
-        if is_v1 and grad is not None:
-            values = grad.values if is_rows else grad
+        values = grad.values if is_rows else grad
+        if isinstance(values, EagerTensor):
+            setattr(grad.indices if is_rows else grad, _MARK, values if is_rows else True)
+        elif grad is not None:
             graph_state.state_of(values.graph).reduced[values.name] = is_rows
-        elif is_rows:
-            setattr(grad.indices, _MARK, True)
 
 
-def check_rows(what: str, grad: tf.IndexedSlices) -> None:
-    """ValueError if the gradient of rows, outside of a v1 graph, is not one of the world. what: starts the message."""
+def with_values(grad: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices:
+    """A gradient of rows with other values. They were computed from the rows of all ranks, if `grad` is of the world."""
     if not hasattr(grad.indices, _MARK):
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+    made = tf.IndexedSlices(values, tf.identity(grad.indices), grad.dense_shape)
+    mark([made])
+    return made
+
+
+def check_new(what: str, grad: typing.Any) -> None:
+    """ValueError if a gradient is one of the world already. what: starts the message."""
+    is_rows = isinstance(grad, tf.IndexedSlices)
+    values = grad.values if is_rows else grad
+    if isinstance(values, EagerTensor):
+        is_old = hasattr(grad.indices if is_rows else grad, _MARK)
+    else:
+        is_old = isinstance(values, tf.Tensor) and bool(_Sources(values, _changes).found)
+    if is_old:
+        raise ValueError(
+            f"{what}: expected that of this process, found that of the world: reduce gradients once, by strategy.reduce_gradients or by "
+            "strategy.optimizer"
+        )
+
+
+def check(what: str, grad: typing.Any) -> None:
+    """Checks the gradient of an update, rows or dense: a tensor or IndexedSlices. Dense ones have a graph. what: starts the message.
+
+    Raises:
+      ValueError: it was not computed from gradients of the world, or not alike on all ranks.
+    """
+    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+    if isinstance(values, EagerTensor):
+        of_world = getattr(grad.indices, _MARK, None)
+        if of_world is None:
+            raise ValueError(f"{what}: {_NOT_OF_WORLD}")
+        if of_world is not values:
+            raise ValueError(
+                f"{what}: expected what strategy.reduce_gradients or strategy.clip_by_global_norm returned, found other values, eagerly, of "
+                "which the other ranks do not know: use strategy.clip_by_global_norm, or make the step a tf.function"
+            )
+        return
+    if values.graph.building_function and not tf.compat.v1.executing_eagerly_outside_functions():
+        return
+    sources = _Sources(values, _inputs)
+    if not sources.found:
         raise ValueError(f"{what}: {_NOT_OF_WORLD}")
+    for tensor in sources.passed:
+        if _is_of_all_rows(tensor) and True in _Sources(tensor, _inputs).found:
+            raise ValueError(
+                f"{what}: expected a norm of the rows of all ranks, found that of tf.clip_by_global_norm or tf.clip_by_norm, or another "
+                f"number of the rows of this rank alone, '{tensor.name}': use strategy.clip_by_global_norm"
+            )
 
 
 _NOT_OF_WORLD = (
@@ -39,34 +88,58 @@ _NOT_OF_WORLD = (
 )
 
 
-def check(what: str, values: tf.Tensor) -> None:
-    """ValueError if the values of a gradient in a v1 graph were not computed from gradients of the world alone.
+def _is_of_all_rows(tensor):
+    """Whether a tensor that was computed from rows has one value for all, or is none of numbers or truths.
 
-    Args:
-      what: starts the message.
-      values: of the gradient.
+    How many rows a step has is not known when it is built. So what has an entry for each row has no static first dimension.
     """
-    if values.graph.building_function:
-        return
-    known = graph_state.state_of(values.graph).reduced
-    sources, ops = _sources(values, known)
-    if not sources:
-        raise ValueError(f"{what}: {_NOT_OF_WORLD}")
-    for op in ops:
-        if op.type == "L2Loss" and any(known[name] for name in _sources(op.inputs[0], known)[0]):
-            raise ValueError(
-                f"{what}: expected the norm of all ranks, found that of tf.clip_by_global_norm, which knows the rows of this rank "
-                "alone: use strategy.clip_by_global_norm"
-            )
+    if not (tensor.dtype.is_floating or tensor.dtype.is_bool) or tensor.shape.rank is None:
+        return False
+    return tensor.shape.rank == 0 or tensor.shape[0] is not None
 
 
-def _sources(tensor, known):
-    """(names of the known tensors that a tensor was computed from, the ops on the way)."""
-    names, ops, waiting = set(), {}, [tensor]
-    for each in waiting:
-        if each.name in known:
-            names.add(each.name)
-        elif each.op.name not in ops:
-            ops[each.op.name] = each.op
-            waiting += each.op.inputs
-    return names, list(ops.values())
+class _Sources:
+    """What a tensor of a graph was computed from.
+
+    Attributes:
+      found: whether each tensor of the world is of rows.
+      passed: the tensors on the way.
+    """
+
+    def __init__(self, tensor, inputs):
+        """inputs: of a tensor, those to go on with."""
+        self.found: list = []
+        self.passed: list = []
+        seen, waiting = set(), [tensor]
+        for each in waiting:
+            if isinstance(each, EagerTensor) or (each.graph, each.name) in seen:
+                continue
+            seen.add((each.graph, each.name))
+            is_rows = graph_state.state_of(each.graph).reduced.get(each.name)
+            if is_rows is None:
+                self.passed.append(each)
+                waiting += inputs(each)
+            else:
+                self.found.append(is_rows)
+
+
+def _inputs(tensor):
+    """The inputs of a tensor's op; in a branch, what it takes from its caller. Collectives know all ranks: they have none."""
+    if tensor.op.type.startswith("Collective"):
+        return []
+    if tensor.op.type == "Placeholder" and tensor.graph.building_function:
+        return [outer for outer, inner in tensor.graph.captures if inner is tensor]
+    return list(tensor.op.inputs)
+
+
+# Ops that change a gradient element by element.
+_CHANGES = (
+    *("Identity", "EnsureShape", "Reshape", "Cast", "StopGradient", "CheckNumerics"),
+    *("Mul", "RealDiv", "Div", "DivNoNan", "Neg", "AddV2", "AddN", "Sub"),
+    *("Maximum", "Minimum", "ClipByValue", "SelectV2"),
+)
+
+
+def _changes(tensor):
+    is_changed = tensor.op.type in _CHANGES or tensor.op.type == "Placeholder"
+    return _inputs(tensor) if is_changed else []

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier.distribute import reduced
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import loads
@@ -110,7 +111,7 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
     wholes: for each gradient of rows, their variable, whose parts have one norm; for other gradients None.
     """
     grads = list(grads)
-    scale = lambda g, factor: tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
+    scale = lambda g, factor: reduced.with_values(g, g.values * factor)
     is_rows = [whole is not None for whole in wholes]
     if optimizer.clipnorm:
         parts: dict = {}
@@ -129,7 +130,7 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
                 clipped = tf.clip_by_norm(whole, optimizer.clipnorm)
             lengths = [tf.shape(v)[0] for v in values]
             for i, value in zip(its, tf.split(clipped, lengths, num=len(its))):
-                grads[i] = tf.IndexedSlices(value, grads[i].indices, grads[i].dense_shape)
+                grads[i] = reduced.with_values(grads[i], value)
     elif optimizer.global_clipnorm and any(is_rows):
         norms = _norms_in_world(grads, wholes)
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
@@ -140,8 +141,7 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
         for i, g in enumerate(grads):
             if is_rows[i]:
                 limit = optimizer.clipvalue
-                clipped = tf.clip_by_value(g.values, -limit, limit)
-                grads[i] = tf.IndexedSlices(clipped, g.indices, g.dense_shape)
+                grads[i] = reduced.with_values(g, tf.clip_by_value(g.values, -limit, limit))
     return grads
 
 
