@@ -84,6 +84,29 @@ for known in (True, False):
         assert len(model.predict(strategy.dataset(batches), verbose=0)) == 8 * (2 + 3 * rank)
         print("kernel", known, end, np.asarray(model.layers[2].kernel).tobytes().hex())
 
+# Layers that are made outside of the scope differ on ranks at first. So do what they have adapted to, and their examples.
+features = np.random.default_rng(7).normal(size=(2, 40, 3)).astype(np.float32)
+wanted = features.sum(2, keepdims=True)
+adapted = keras.layers.Normalization()
+adapted.adapt(features[rank])
+frozen = keras.layers.Dense(2, trainable=False)
+layers = [keras.layers.BatchNormalization(center=False), adapted, frozen, keras.layers.Dense(1)]
+dense = keras.Sequential(layers)
+dense.build((None, 3))
+dense.compile(strategy.optimizer("sgd"), "mse", metrics=["mae", keras.metrics.RootMeanSquaredError()])
+reduces = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=0.01)
+batches = tf.data.Dataset.from_tensor_slices((features[rank], wanted[rank])).batch(8)
+found = dense.fit(strategy.dataset(batches), epochs=3, callbacks=[reduces], verbose=0).history
+print("dense", found, *[np.asarray(v).tobytes().hex() for v in dense.weights], np.asarray(adapted.mean).tobytes().hex())
+moving = np.zeros(3)
+for i in range(15):
+    moving = 0.99 * moving + 0.01 * features[:, i % 5 * 8 :][:, :8].mean((0, 1))
+np.testing.assert_allclose(layers[0].moving_mean, moving, rtol=1e-4)
+some = (features[rank, : 40 - 16 * rank], wanted[rank, : 40 - 16 * rank])
+found = dense.evaluate(strategy.dataset(tf.data.Dataset.from_tensor_slices(some).batch(8)), verbose=0)
+errors = np.concatenate([dense(features[r, : 40 - 16 * r]) - wanted[r, : 40 - 16 * r] for r in range(2)])
+np.testing.assert_allclose(found, [(errors**2).mean(), abs(errors).mean(), (errors**2).mean() ** 0.5], rtol=1e-5)
+
 def refused(kind, message, call):
     try:
         call()
@@ -123,6 +146,8 @@ refused(NotImplementedError, saved, lambda: model.save_weights(f"{folder}/m{rank
 refused(NotImplementedError, saved, lambda: model.export(f"{folder}/exported{rank}"))
 refused(NotImplementedError, saved, lambda: tf.saved_model.save(tf.Module(), f"{folder}/saved{rank}") or tf.train.Checkpoint(model=model).save(f"{folder}/c{rank}"))
 strategy.barrier()
+model.optimizer.learning_rate = 0.1 * (rank + 1)
+refused(tf.errors.InvalidArgumentError, "expected the same learning rate on all ranks", lambda: model.fit(*mine, verbose=0))
 """
 
 
@@ -147,6 +172,14 @@ def test_a_world_of_two_trains_what_one_process_trains_on_both_batches(world, na
     assert np.array_equal(found[0]["frequency"], table.get_frequency(range(48)))
     np.testing.assert_allclose(found[0]["kernel"], model.layers[2].kernel, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[0]["rows"], table.peek(range(48)), rtol=1e-4, atol=1e-5)
+
+
+def test_logs_and_dense_weights_are_the_same_on_all_ranks(world):
+    [of_first], [of_second] = [
+        [line for line in world[1][f"worker {rank}"] if line.startswith("dense")]
+        for rank in range(2)
+    ]
+    assert of_first == of_second
 
 
 def test_data_may_end_at_different_steps(world):

@@ -120,7 +120,8 @@ class CollectiveStrategy:
             contextlib.nullcontext() if is_alone else tf.variable_creator_scope(creator),
         ):
             yield
-        self.broadcast_variables([v for v in made if isinstance(v, tf.Variable)])
+        if made:
+            self.broadcast_variables([v for v in made if isinstance(v, tf.Variable)])
 
     embedding_scope = scope
 
@@ -154,8 +155,10 @@ class CollectiveStrategy:
             if self._world.size == 1:
                 return optimizer
             return sessions.WorldOptimizer(self, self._world, optimizer, op)
+        from tf_multitier.distribute import keras_models
         from tf_multitier.distribute import keras_world
 
+        keras_models.install()
         self._say(op)
         return keras_world.of_world(self, optimizer, op)
 
@@ -329,12 +332,8 @@ class CollectiveStrategy:
             raise ValueError(
                 "broadcast_variables: variables: expected a list outside of graphs of TensorFlow 1, found None: pass the dense variables"
             )
-        variables = list(variables)
-        if self._world.size > 1 and variables:
-            with tf.init_scope():
-                values = [tf.convert_to_tensor(variable) for variable in variables]
-                for variable, value in zip(variables, self._world.broadcast(values)):
-                    variable.assign(value)
+        if self._world.size > 1:
+            self._world.give_first(list(variables))
         return None
 
     def _rows(self, grad, op):

@@ -23,6 +23,7 @@ class OfWorld:
         built: bool
         name: str
         iterations: typing.Any
+        learning_rate: typing.Any
         _trainable_variables: list
         _built_for: typing.Any
 
@@ -76,7 +77,11 @@ class OfWorld:
             tf.cond(tf.equal(self.iterations.value, 0), check, lambda: tf.constant(0))
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
-        """Updates rows and dense variables with the gradients of the world."""
+        """Updates rows and dense variables with the gradients of the world.
+
+        Raises:
+          tf.errors.InvalidArgumentError: ranks have other learning rates.
+        """
         variables = trainable_variables
         if variables is None:
             variables = (
@@ -87,7 +92,19 @@ class OfWorld:
             with keras.name_scope(self.name):
                 self.build(variables)
         self._check_unseen()
-        super().apply(self._strategy.reduce_gradients(grads, self._op, variables), variables)  # type: ignore[misc]
+        strategy = self._strategy
+        rate = tf.cast(self.learning_rate, tf.float32)
+        rates = tf.one_hot(strategy.rank(), strategy.world_size(), rate, 0.0)
+        *grads, rates = strategy.reduce_gradients(
+            [*grads, rates], self._op, [*variables, None]
+        )  # one collective sends both
+        message = (
+            f"optimizer '{self.name}': rank {strategy.rank()}: expected the same learning rate on all ranks, found others: set it by what "
+            "all ranks have alike, such as the logs of epochs. In proportion:"
+        )
+        check = tf.debugging.Assert(tf.reduce_all(tf.equal(rates, rates[0])), [message, rates])
+        with tf.control_dependencies([] if check is None else [check]):
+            super().apply(grads, variables)  # type: ignore[misc]
 
 
 class _RowsOfWorld:

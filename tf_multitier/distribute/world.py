@@ -245,6 +245,13 @@ class World:
         parts = tf.split(flat, sizes)
         return [_of_bytes(part, tensor) for part, tensor in zip(parts, tensors)]
 
+    def give_first(self, variables: list) -> None:
+        """Gives variables the values of rank 0. Eagerly, also while a function is traced; all ranks have the same in the same order."""
+        with tf.init_scope():
+            values = [tf.convert_to_tensor(variable) for variable in variables]
+            for variable, value in zip(variables, self.broadcast(values)):
+                variable.assign(value)
+
     def _graph_key(self):
         """What the collectives of a graph of TensorFlow 1 wait for: nothing, but its Sessions then have collectives at all.
 

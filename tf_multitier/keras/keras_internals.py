@@ -106,3 +106,11 @@ def wrap_loads(wrapped: typing.Callable) -> None:
         with contextlib.suppress(ImportError, AttributeError):
             holder = importlib.import_module(module)
             setattr(holder, name, wrapped(place, getattr(holder, name)))
+
+
+def wrap_logs(wrapped: typing.Callable) -> None:
+    """Replaces the function that gives models their logs at the end of an epoch, and of evaluate(), by wrapped(it).
+
+    It is function(model, logs of the last step) -> logs. Those of the metrics, where they have the same names.
+    """
+    keras.Model._get_metrics_result_or_logs = wrapped(keras.Model._get_metrics_result_or_logs)

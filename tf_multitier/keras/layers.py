@@ -51,6 +51,10 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
             )
         self._rows: list = []
         self._world = worlds.current()  # Keras may build the layer outside of the scope
+        if self._world is not None:
+            from tf_multitier.distribute import keras_models
+
+            keras_models.install()
         self.optimizer = optimizer_configs.from_config(optimizer, self.name)
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:

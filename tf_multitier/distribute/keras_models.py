@@ -1,0 +1,123 @@
+"""Models of Keras in a world of processes: what `fit` and `evaluate` do beyond the steps of their optimizers.
+
+    the first step of fit   all ranks have the dense weights of rank 0, frozen ones too
+    each step               statistics of layers, such as those of BatchNormalization, are the means over the ranks
+    logs                    of an epoch, and of evaluate(), are those of the examples of all ranks
+
+This is for models that a strategy's optimizer trains, or that have rows divided among the processes.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tf_multitier.distribute import keras_world
+from tf_multitier.distribute import world as worlds
+from tf_multitier.keras import keras_internals
+from tf_multitier.keras.rows import Rows
+
+
+@functools.cache
+def install() -> None:
+    """Lets Keras train and evaluate the models of the world of this process so. Other models are as before."""
+    keras_internals.wrap_logs(_logs_of_world)
+    keras.Model.make_train_function = _made_for_world(keras.Model.make_train_function)
+
+
+def _world_of(model):
+    """The world of several processes that trains a model, or None."""
+    world = worlds.connected()
+    if world is None or world.size == 1:
+        return None
+    is_trained = isinstance(getattr(model, "optimizer", None), keras_world.OfWorld)
+    is_divided = any(
+        isinstance(v, Rows) and v.embedding_variable.of_world is not None for v in model.weights
+    )
+    return world if is_trained or is_divided else None
+
+
+# ---- weights
+
+
+def _made_for_world(original):
+    @functools.wraps(original)
+    def make_train_function(self, force=False):
+        world = _world_of(self) if self.train_function is None or force else None
+        if world is None:
+            return original(self, force)
+        world.give_first([v for v in self.weights if not isinstance(v, Rows)])
+        for layer in keras_internals.layers_of(self):
+            if isinstance(layer, keras.layers.Normalization):
+                layer.finalize_state()  # computes from its weights what it uses
+        step = self.train_step
+
+        def train_step(*args, **kwargs):
+            logs = step(*args, **kwargs)
+            _share_statistics(self, world)
+            return logs
+
+        self.train_step = train_step
+        try:
+            return original(self, force)
+        finally:
+            del self.train_step
+
+    return make_train_function
+
+
+def _share_statistics(model, world):
+    """Gives the statistics of layers the means over the ranks. In float64, equal ones keep their bits."""
+    kept = [
+        v
+        for layer in keras_internals.layers_of(model)
+        for v in keras_internals.own_weights(layer)[1]
+    ]
+    kept = [v for v in kept if not isinstance(v, Rows) and tf.as_dtype(v.dtype).is_floating]
+    if kept:
+        values = [tf.cast(tf.convert_to_tensor(v), tf.float64) for v in kept]
+        for variable, value in zip(kept, world.all_reduce(values, mean=True)):
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+# ---- logs
+
+
+def _logs_of_world(original):
+    @functools.wraps(original)
+    def logs_of_world(self, logs):
+        world = _world_of(self)
+        if world is None:
+            return original(self, logs)
+        variables = self.metrics_variables
+        with keras.StatelessScope(state_mapping=list(zip(variables, _summed(world, variables)))):
+            return original(self, logs)
+
+    return logs_of_world
+
+
+def _summed(world, variables):
+    """The values of the variables of metrics over all ranks: sums, means, or those of rank 0, as each says."""
+    found: list = [None] * len(variables)
+    for sent in (tf.float64, tf.int64):
+        numbers = [i for i, v in enumerate(variables) if _sent(v) == sent]
+        if not numbers:
+            continue
+        values = [_share(world, variables[i], sent) for i in numbers]
+        for i, value in zip(numbers, world.all_reduce(values, mean=False)):
+            found[i] = tf.cast(value, variables[i].dtype)
+    return found
+
+
+def _sent(variable):
+    return tf.float64 if tf.as_dtype(variable.dtype).is_floating else tf.int64
+
+
+def _share(world, variable, sent):
+    """What a rank adds to the value over all ranks."""
+    value = tf.cast(tf.convert_to_tensor(variable), sent)
+    if variable.aggregation == "mean":
+        return value / world.size
+    return value if variable.aggregation == "sum" or world.rank == 0 else tf.zeros_like(value)
