@@ -146,6 +146,10 @@ for change in of_this_rank:
     eagerly, traced = both_modes(change)
     refused(ValueError, "found other values, eagerly, of which the other ranks do not know: use strategy.clip_by_global_norm", eagerly)
     refused(ValueError, "expected a norm of the rows of all ranks, found that of tf.clip_by_global_norm", traced)
+def clipped_before(grads):
+    flat = tf.nest.flatten(grads)
+    return strategy.reduce_gradients(tf.nest.pack_sequence_as(grads, tf.clip_by_global_norm(flat, 1.0)[0]), "sum")
+refused(ValueError, "expected a norm of the rows of all ranks", tf.function(lambda: step(lambda grads, raw: grads, clipped_before)))
 for call in both_modes(lambda grads, raw: raw):
     refused(ValueError, "expected that of the world, found that of this process", call)
 

@@ -38,18 +38,24 @@ def with_values(grad: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices:
 
 
 def check_new(what: str, grad: typing.Any) -> None:
-    """ValueError if a gradient is one of the world already. what: starts the message."""
+    """Checks a gradient before it is reduced: a tensor, IndexedSlices or None. what: starts the message.
+
+    Raises:
+      ValueError: it is one of the world already, or rows of this rank were clipped by a norm of theirs alone.
+    """
     is_rows = isinstance(grad, tf.IndexedSlices)
     values = grad.values if is_rows else grad
     if isinstance(values, EagerTensor):
         is_old = hasattr(grad.indices if is_rows else grad, _MARK)
     else:
-        is_old = isinstance(values, tf.Tensor) and bool(_Sources(values, _changes).found)
+        is_old = isinstance(values, tf.Tensor) and bool(_Sources(values, _changes, _of_world).found)
     if is_old:
         raise ValueError(
             f"{what}: expected that of this process, found that of the world: reduce gradients once, by strategy.reduce_gradients or by "
             "strategy.optimizer"
         )
+    if is_rows and not isinstance(values, EagerTensor):
+        _check_alike(what, _Sources(values, _inputs, _of_lookup))
 
 
 def check(what: str, grad: typing.Any) -> None:
@@ -71,14 +77,19 @@ def check(what: str, grad: typing.Any) -> None:
         return
     if values.graph.building_function and not tf.compat.v1.executing_eagerly_outside_functions():
         return
-    sources = _Sources(values, _inputs)
+    sources = _Sources(values, _inputs, _of_world)
     if not sources.found:
         raise ValueError(f"{what}: {_NOT_OF_WORLD}")
-    for tensor in sources.passed:
-        if _is_of_all_rows(tensor) and True in _Sources(tensor, _inputs).found:
+    _check_alike(what, sources)
+
+
+def _check_alike(what, sources):
+    for tensor in sources.of_rows:
+        if _is_of_all_rows(tensor):
             raise ValueError(
                 f"{what}: expected a norm of the rows of all ranks, found that of tf.clip_by_global_norm or tf.clip_by_norm, or another "
-                f"number of the rows of this rank alone, '{tensor.name}': use strategy.clip_by_global_norm"
+                f"number of the rows of this rank alone, '{tensor.name}': use strategy.clip_by_global_norm of what "
+                "strategy.reduce_gradients returned"
             )
 
 
@@ -95,32 +106,51 @@ def _is_of_all_rows(tensor):
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_bool) or tensor.shape.rank is None:
         return False
-    return tensor.shape.rank == 0 or tensor.shape[0] is not None
+    return tensor.shape.rank == 0 or tensor.shape.as_list()[0] is not None
 
 
 class _Sources:
     """What a tensor of a graph was computed from.
 
     Attributes:
-      found: whether each tensor of the world is of rows.
-      passed: the tensors on the way.
+      found: for each known tensor that it was computed from, whether it is of rows.
+      of_rows: the tensors that were computed from known ones of rows on the way.
     """
 
-    def __init__(self, tensor, inputs):
-        """inputs: of a tensor, those to go on with."""
+    def __init__(self, tensor, inputs, known):
+        """inputs: of a tensor, those to go on with. known: of a tensor, whether it is of rows; None if it is not known."""
         self.found: list = []
-        self.passed: list = []
-        seen, waiting = set(), [tensor]
+        self.of_rows: list = []
+        users: dict = {}
+        rows, seen, waiting = [], set(), [tensor]
         for each in waiting:
-            if isinstance(each, EagerTensor) or (each.graph, each.name) in seen:
+            if (each.graph, each.name) in seen:
                 continue
             seen.add((each.graph, each.name))
-            is_rows = graph_state.state_of(each.graph).reduced.get(each.name)
+            is_rows = known(each)
             if is_rows is None:
-                self.passed.append(each)
-                waiting += inputs(each)
-            else:
-                self.found.append(is_rows)
+                before = [t for t in inputs(each) if not isinstance(t, EagerTensor)]
+                for its in before:
+                    users.setdefault((its.graph, its.name), []).append(each)
+                waiting += before
+                continue
+            self.found.append(is_rows)
+            if is_rows:
+                rows.append(each)
+        for each in rows:
+            new = users.pop((each.graph, each.name), [])
+            self.of_rows += new
+            rows += new
+
+
+def _of_world(tensor):
+    return graph_state.state_of(tensor.graph).reduced.get(tensor.name)
+
+
+def _of_lookup(tensor):
+    """True for the gradient of rows that a lookup has."""
+    state = graph_state.state_of(tensor.graph)
+    return True if tensor.name in state.group_sums or tensor.name in state.raw_gradients else None
 
 
 def _inputs(tensor):
