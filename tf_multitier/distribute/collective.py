@@ -140,7 +140,7 @@ class CollectiveStrategy:
         """An optimizer like `optimizer`, not yet used, which trains with the gradients of all processes.
 
         Its first step gives all processes the dense values of rank 0. Clipping is that of the gradients of the world. Learning rates stay
-        as they are.
+        as they are; a step of Keras' checks that all processes have the same.
 
         Args:
           optimizer: of keras.optimizers, or a name, for `Model.compile`. Where tf_multitier.keras.with_rows takes it, it trains rows too.

@@ -111,6 +111,15 @@ def wrap_loads(wrapped: typing.Callable) -> None:
 def wrap_logs(wrapped: typing.Callable) -> None:
     """Replaces the function that gives models their logs at the end of an epoch, and of evaluate(), by wrapped(it).
 
-    It is function(model, logs of the last step) -> logs. Those of the metrics, where they have the same names.
+    It is function(model, logs of the last step) -> logs: those of the metrics, where they have the same names.
+
+    Raises:
+      NotImplementedError: this version of Keras has none.
     """
-    keras.Model._get_metrics_result_or_logs = wrapped(keras.Model._get_metrics_result_or_logs)
+    own = getattr(keras.Model, "_get_metrics_result_or_logs", None)
+    if own is None:
+        raise NotImplementedError(
+            f"collective training: expected a Keras whose logs of an epoch are those of its metrics, found {keras.__version__}: install "
+            "a newer one"
+        )
+    keras.Model._get_metrics_result_or_logs = wrapped(own)
