@@ -8,7 +8,7 @@ from tensorflow.python.framework import op_def_registry
 import tf_multitier
 
 # Ops of variables in the host's memory. They have no kernel for GPUs, so that TensorFlow keeps such a variable on the CPU. BeginStep and
-# LeastInFlight take step counters, which are made on the CPU.
+# LeastInFlight take step counters, which are made on the CPU. Watch is at a collective, whose device is a CPU.
 ON_CPU_ONLY = {
     "MultitierBeginStep",
     "MultitierEmbeddingVariableHandle",
@@ -16,6 +16,7 @@ ON_CPU_ONLY = {
     "MultitierGroupLookup",
     "MultitierLeastInFlight",
     "MultitierServe",
+    "MultitierWatch",
 }
 
 # The inputs and outputs that are in device memory on a GPU; all others are in host memory.

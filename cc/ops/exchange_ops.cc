@@ -3,6 +3,8 @@
 //   asker   Route --requests--> Serve   home      one tensor for each home
 //           Pool  <--rows------
 //           PoolGrad --sums---> ServeGrad --> MultitierGroupLookupGrad, MultitierGroupApply on Serve's plan
+//
+// Between processes of a world, collectives carry the tensors. Watch and Watched bound the time that each of them takes.
 
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/ops/group_shapes.h"
 #include "cc/ops/shape_functions.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace multitier {
@@ -281,6 +284,30 @@ plan: `finished` of MultitierPool.
 sums: [elements] of each home, as its rows: the sum of each key's gradients. Zeros for members that are not in `members`.
 For grads, weights_grads and the other attrs see MultitierGroupLookupGrad.
 )doc");
+
+REGISTER_OP("MultitierWatch")
+    .Input("tokens: N * resource")
+    .Output("watch: int64")
+    .Attr("N: int >= 0")
+    .Attr("seconds: float")
+    .Attr("message: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Watches the collectives of this step: while the result lives, and for at most so many seconds. Then they fail.
+
+tokens: the ordering token of the collective that comes next.
+seconds: at most 1e9.
+message: of the DeadlineExceeded error.
+)doc");
+
+REGISTER_OP("MultitierWatched")
+    .Input("value: T")
+    .Input("watch: int64")
+    .Output("same: T")
+    .Attr("T: type")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc("What a watched collective gave. watch: that of MultitierWatch.");
 
 }  // namespace
 }  // namespace multitier

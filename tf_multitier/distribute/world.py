@@ -10,12 +10,15 @@ Collectives of a process run in the order of its program: eagerly one after the 
 takes for a variable that each of them writes. So all exchanges share instance keys, and processes may trace their functions at different
 steps. A collective's shape is fixed for its key at its first use: the key has the number of the padded size.
 
+A watch (cc/kernels/watch_kernels.cc) bounds the time of each collective. TensorFlow's own timeouts take a thread each.
+
 A graph of TensorFlow 1 has no such order. There the number of the exchange in its graph is part of the key.
 """
 
 from __future__ import annotations
 
 import collections
+import collections.abc
 import contextlib
 import functools
 import itertools
@@ -25,6 +28,8 @@ import zlib
 
 import numpy as np
 import tensorflow as tf
+
+from tf_multitier._library import ops
 
 _GROUP_KEY = 0x7F4D54
 _FIRST_REDUCE = 2**30
@@ -82,9 +87,11 @@ class World:
         self.timeout = timeout
         self.strategy: typing.Any = None
         self._token: typing.Any = None
-        # The name of the ops, which TensorFlow's errors tell.
-        self._waits = (
-            f"rank_{rank}_of_{size}_waits_{timeout:g}_seconds_for_the_same_step_of_all_ranks"
+        # The name of collectives, which TensorFlow's errors of a lost process tell.
+        self._waits = f"rank_{rank}_of_{size}_waits_for_the_same_step_of_all_ranks"
+        self._is_late = (
+            f"collective training: rank {rank} of {size}: expected all ranks in the same step within {timeout:g} seconds, found one that "
+            "is late or dead: let train, evaluate, predict and branches be the same on all ranks"
         )
         self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
         self._graphs: typing.Any = weakref.WeakKeyDictionary()  # their numbers
@@ -177,29 +184,30 @@ class World:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         types = {"CollectiveAllToAllV2": "MultitierSwap"}
         override = graph.gradient_override_map(types) if graph else contextlib.nullcontext()
-        with override, self._late_ranks_named(), tf.control_dependencies(self._graph_key()):
-            return tf.raw_ops.CollectiveAllToAllV2(
-                input=rows,
-                group_size=self.size,
-                group_key=_GROUP_KEY,
-                instance_key=key + size,
-                ordering_token=self._ordering_token(),
-                timeout_seconds=self.timeout,
-                name=self._waits,
-            )
+        with override:
+            return self.collective(tf.raw_ops.CollectiveAllToAllV2, rows, instance_key=key + size)
 
-    @contextlib.contextmanager
-    def _late_ranks_named(self):
-        """Says in the error of an eager collective that timed out what it waited for. In a graph, the name of the op says it."""
+    def collective(
+        self, op: collections.abc.Callable, value: tf.Tensor, **attrs: typing.Any
+    ) -> tf.Tensor:
+        """What a collective of tf.raw_ops makes of a value. DeadlineExceededError, when run: other ranks do not come in time."""
+        tokens = self._ordering_token()
+        before = tf.control_dependencies([value, *self._graph_key()])
+        with tf.device(self.device), before:
+            watch = ops.multitier_watch(tokens, seconds=self.timeout, message=self._is_late)
         try:
-            yield
-        except tf.errors.DeadlineExceededError as error:
-            raise tf.errors.DeadlineExceededError(
-                None,
-                None,
-                f"collective training: rank {self.rank} of {self.size}: expected all ranks in the same step within {self.timeout:g} "
-                "seconds, found one that is late or dead: let train, evaluate, predict and branches be the same on all ranks",
-            ) from error
+            with tf.device(self.device), tf.control_dependencies([watch]):
+                found = op(
+                    input=value,
+                    group_size=self.size,
+                    group_key=_GROUP_KEY,
+                    ordering_token=tokens,
+                    name=self._waits,
+                    **attrs,
+                )
+                return ops.multitier_watched(found, watch)
+        finally:
+            del watch  # or the traceback of an error holds it
 
     def all_reduce(self, tensors: list, mean: bool) -> list:
         """The sums, or the means, of tensors of one type over the processes. Their static shapes are known."""
@@ -208,18 +216,13 @@ class World:
         total = sum(sizes)
         place = self._place_in_graph("reduce", 2**20)
         key = zlib.crc32(repr((total, tensors[0].dtype.name, place)).encode())
-        before = tf.control_dependencies(self._graph_key())
-        with tf.device(self.device), self._late_ranks_named(), before:
-            flat = tf.raw_ops.CollectiveReduceV2(
-                input=tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0),
-                group_size=self.size,
-                group_key=_GROUP_KEY,
+        with tf.device(self.device):
+            flat = self.collective(
+                tf.raw_ops.CollectiveReduceV2,
+                tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0),
                 instance_key=_FIRST_REDUCE + key % 2**30,
-                ordering_token=self._ordering_token(),
                 merge_op="Add",
                 final_op="Div" if mean else "Id",
-                timeout_seconds=self.timeout,
-                name=self._waits,
             )
             flat.set_shape([total])
             return [tf.reshape(each, shape) for each, shape in zip(tf.split(flat, sizes), shapes)]
@@ -381,14 +384,17 @@ def scope(world: World | None) -> typing.Iterator[None]:
 @tf.RegisterGradient("MultitierSwap")
 def _gradient_of_swap(op, grad):
     """The way back. In a v1 graph each has the number of an exchange of its own: a lookup may have several gradients."""
-    size, group, key = op.inputs[1:4]
-    exchange = connected().new_exchange()
-    back = tf.raw_ops.CollectiveAllToAllV2(
-        input=grad,
-        group_size=size,
-        group_key=group,
-        instance_key=_first_key(GRADIENTS, grad.dtype, exchange) + (key - 1) % _KEYS_OF_A_KIND,
-        ordering_token=list(op.inputs[4:]),
-        timeout_seconds=op.get_attr("timeout_seconds"),
+    world, key = connected(), op.inputs[3]
+    first = _first_key(GRADIENTS, grad.dtype, world.new_exchange())
+    back = world.collective(
+        tf.raw_ops.CollectiveAllToAllV2, grad, instance_key=first + (key - 1) % _KEYS_OF_A_KIND
     )
     return [back] + [None] * (len(op.inputs) - 1)
+
+
+@tf.RegisterGradient("MultitierWatched")
+def _gradient_of_watched(op, grad):
+    return [grad, None]
+
+
+tf.no_gradient("MultitierWatch")
