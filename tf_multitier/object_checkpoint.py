@@ -41,6 +41,7 @@ _OBJECT_GRAPH = (
 # What TensorFlow adds to a checkpoint's prefix for our savers.
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"
 
+_written: typing.Any = contextvars.ContextVar("{id of a part: its manifest}", default=None)
 _part_of_world: typing.Any = contextvars.ContextVar("what this process writes", default=None)
 
 
@@ -82,17 +83,23 @@ def part_of_world(prefix: str) -> Iterator[PartOfWorld]:
         _part_of_world.reset(token)
 
 
+def check_of_world(variables: list) -> None:
+    """NotImplementedError unless the variables are divided among the processes of a world."""
+    for variable in variables:
+        if variable.world is None:
+            raise NotImplementedError(
+                f"embedding variable '{variable.variable_name}': expected one that is divided among the processes in a checkpoint of theirs, "
+                "found one of this process alone: make it in `with strategy.scope():`"
+            )
+
+
 def _check_world(variables, part):
     """NotImplementedError unless the variables are divided among the processes where, and only where, each process writes its part."""
+    if part is not None:
+        check_of_world(variables)
+        return
     for variable in variables:
-        name = f"embedding variable '{variable.variable_name}'"
-        if part is None:
-            no_save_alone(variable.variable_name, variable.world)
-        if part is not None and variable.world is None:
-            raise NotImplementedError(
-                f"{name}: expected one that is divided among the processes in a checkpoint of theirs, found one of this process alone: "
-                "make it in `with strategy.scope():`"
-            )
+        no_save_alone(variable.variable_name, variable.world)
 
 
 def _is_ours(trackable):
@@ -141,8 +148,27 @@ def _parts_of(trackables):
     return [(key, part) for key, variable in variables.items() for part in variable.parts]
 
 
+@contextlib.contextmanager
+def written_already(manifests: dict) -> Iterator[None]:
+    """An eager save in the block finds the rows of parts in the folder. manifests: {id of a part: its manifest}."""
+    token = _written.set(manifests)
+    try:
+        yield
+    finally:
+        _written.reset(token)
+
+
+def write_parts(variables: list, prefix: str) -> list:
+    """Writes the rows of the parts of this process next to a checkpoint that is to be. Eagerly. Returns the manifest of each."""
+    parts = [part for variable in variables for part in variable.parts]
+    return [manifest.numpy().decode() for manifest in _manifests(parts, tf.constant(prefix))]
+
+
 def _manifests(parts, prefix):
     """Writes the rows of the parts next to a checkpoint, those of one process as of one moment. Returns the manifest of each."""
+    written = _written.get()
+    if written is not None and tf.executing_eagerly():
+        return [tf.constant(written[id(part)]) for part in parts]
     manifests = {}
     for process in dict.fromkeys(process_of(part.handle.device) for part in parts):
         its = [part for part in parts if process_of(part.handle.device) == process]

@@ -63,9 +63,19 @@ def read_description(proto: typing.Any) -> tuple:
     """(name, {attribute: value}) of a description."""
     text = StringValue()
     proto.Unpack(text)
+    name, attrs = _attributes(text)
+    strategies.check_load(f"embedding variable '{name}' of a SavedModel")
+    return name, attrs
+
+
+def attributes_when_loaded(variable: typing.Any) -> dict:
+    """{attribute: value} of the handle that a variable has in a program that loads it."""
+    return _attributes(description(variable))[1]
+
+
+def _attributes(text):
     attrs = json.loads(text.value)
     name = attrs.pop("name")
-    strategies.check_load(f"embedding variable '{name}' of a SavedModel")
     attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
     values = dict(_NOT_KEPT)
     initializer = attrs["options"].get("initializer", {})

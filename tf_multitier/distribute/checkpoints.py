@@ -175,7 +175,7 @@ class CheckpointManager:
             with object_checkpoint.part_of_world(prefix) as part:
                 try:
                     self._write(os.path.join(folder, f"rank-{self._world.rank}"))
-                    together.done(variables=part.names, trainable=_checksums(self._checkpoint))
+                    together.done(variables=part.names, trainable=checksums(self._checkpoint))
                     if self._is_first():
                         reports = together.wait_for_others()
                         bundles = self._bundles(folder, reports, what)
@@ -204,13 +204,8 @@ class CheckpointManager:
     def _bundles(self, folder, reports, what):
         """The prefixes of the bundles of all processes."""
         expected = reports[0]["variables"]
-        for rank, report in enumerate(reports):
-            _check_trainable(what, rank, report["trainable"], reports[0]["trainable"])
-            if report["variables"] != expected:
-                raise ValueError(
-                    f"{what}: expected the embedding variables {', '.join(expected) or 'none'} of rank 0 in all processes, found "
-                    f"{', '.join(report['variables']) or 'none'} in rank {rank}"
-                )
+        saving.check_alike(what, [report["variables"] for report in reports])
+        check_trainable(what, [report["trainable"] for report in reports])
         count = self._world.size if expected else 1
         return [os.path.join(folder, f"rank-{rank}") for rank in range(count)]
 
@@ -239,7 +234,7 @@ class CheckpointManager:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _checksums(checkpoint):
+def checksums(checkpoint: tf.train.Checkpoint) -> list:
     """[[name, CRC-32]] of the dense variables that are trainable. JSON has it."""
     found = object_checkpoint.dense_variables(internals.objects_of(checkpoint._saver))
     return [
@@ -249,20 +244,23 @@ def _checksums(checkpoint):
     ]
 
 
-def _check_trainable(what, rank, found, expected):
-    """ValueError unless the dense variables of a rank have the checksums of those of rank 0."""
-    if len(found) != len(expected):
-        raise ValueError(
-            f"{what}: expected the {len(expected)} trainable dense variables of rank 0 in all processes, found {len(found)} in rank {rank}"
-        )
-    others = [name for (name, its), (_, first) in zip(found, expected) if its != first]
-    if others:
-        raise ValueError(
-            f"{what}: expected the values of rank 0 in all trainable dense variables, found {len(others)} others in rank {rank}, the first "
-            f"'{others[0]}': pass their gradients through strategy.reduce_gradients, and make layers in strategy.scope(). For variables that "
-            "are meant to differ, call strategy.broadcast_variables before the save, or make them with trainable=False: the checkpoint has "
-            "those of rank 0"
-        )
+def check_trainable(what: str, checksums: list) -> None:
+    """ValueError unless the trainable dense variables of all ranks have those of rank 0. checksums: of each rank."""
+    expected = checksums[0]
+    for rank, found in enumerate(checksums):
+        if len(found) != len(expected):
+            raise ValueError(
+                f"{what}: expected the {len(expected)} trainable dense variables of rank 0 in all processes, found {len(found)} in rank "
+                f"{rank}"
+            )
+        others = [name for (name, its), (_, first) in zip(found, expected) if its != first]
+        if others:
+            raise ValueError(
+                f"{what}: expected the values of rank 0 in all trainable dense variables, found {len(others)} others in rank {rank}, the "
+                f"first '{others[0]}': pass their gradients through strategy.reduce_gradients, and make layers in strategy.scope(). For "
+                "variables that are meant to differ, call strategy.broadcast_variables before the save, or make them with "
+                "trainable=False: the checkpoint has those of rank 0"
+            )
 
 
 def merge(bundles: list, prefix: str) -> None:

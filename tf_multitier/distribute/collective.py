@@ -229,14 +229,23 @@ class CollectiveStrategy:
 
         return keras_checkpoints.SaveCheckpoints(self, directory, every, max_to_keep)
 
-    def export_saved_model(
-        self, model: typing.Any, directory: str | os.PathLike
-    ) -> typing.NoReturn:
-        """NotImplementedError, which says how one process exports from a checkpoint."""
-        raise NotImplementedError(
-            f"export_saved_model to '{os.fspath(directory)}': expected one process, found a strategy: make the model without a strategy, "
-            "restore the checkpoint by tf.train.Checkpoint(model=model).restore(path).expect_partial(), and call model.export"
-        )
+    def export_saved_model(self, model: typing.Any, directory: str | os.PathLike) -> None:
+        """Writes a model for serving, as `model.export` of Keras or `tf.saved_model.save` does in one process. All processes call it.
+
+        Each process writes its rows. Rank 0 traces the model, and does not read them.
+
+        Args:
+          model: of Keras, built in `scope()`; or a tf.Module with tf.functions, as tf.saved_model.save takes it.
+          directory: a new folder. All processes see its parent.
+
+        Raises:
+          NotImplementedError: an embedding variable was made outside of `scope()`.
+          FileExistsError: the directory exists.
+          tf.errors.DeadlineExceededError, tf.errors.AbortedError, ValueError: as CheckpointManager.save.
+        """
+        from tf_multitier.distribute import exporting
+
+        exporting.export(self._world, model, os.path.abspath(directory))
 
     def reduce_gradients(
         self, grads: typing.Any, op: str = "mean", variables: typing.Any = None

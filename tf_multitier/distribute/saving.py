@@ -98,6 +98,16 @@ def _not_shared(what, directory, blind):
     )
 
 
+def check_alike(what: str, names: list) -> None:
+    """ValueError unless all ranks have the same names of embedding variables. names: of each rank."""
+    for rank, found in enumerate(names):
+        if found != names[0]:
+            raise ValueError(
+                f"{what}: expected the embedding variables {', '.join(names[0]) or 'none'} of rank 0 in all processes, found "
+                f"{', '.join(found) or 'none'} in rank {rank}"
+            )
+
+
 class Together:
     """One save of all processes. Used in a `with` block: an error in it ends the save in the other processes, too.
 
