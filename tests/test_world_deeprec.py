@@ -12,7 +12,9 @@ rank, size = hvd.rank(), hvd.size()
 optimizer = hvd.DistributedOptimizer(tf.train.GradientDescentOptimizer(float(size)))
 hooks = [hvd.BroadcastGlobalVariablesHook(0)]
 assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
-found = [hvd.allreduce(tf.constant([1.0 + rank]), op=hvd.Sum), hvd.broadcast(tf.constant([10 + rank]), 0)]
+mine = tf.constant([1.0 + rank])
+found = [hvd.allreduce(mine, op=hvd.Sum), hvd.broadcast(tf.constant([10 + rank]), 0)]
+found += tf.gradients(hvd.allreduce(5.0 * mine, op=hvd.Sum) * tf.stop_gradient(mine), [mine])
 try:
     hvd.alltoall
 except AttributeError as error:
@@ -28,6 +30,15 @@ scope = strategy.scope()
 scope.__enter__()
 rank, size = strategy.rank(), strategy.world_size()
 optimizer, hooks, found = tf.train.GradientDescentOptimizer(float(size)), [], []
+
+def signature():
+    with strategy.embedding_scope():
+        table = tf.get_embedding_variable("table", embedding_dim=4)
+    ids = tf.placeholder(tf.int64, [None])
+    return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(table, ids)})
+
+def export():
+    return strategy.export_saved_model(folder + "/exported", folder + "/model", signature)
 """,
     "enable": """
 tf.config.experimental.enable_distributed_strategy("collective")
@@ -54,9 +65,10 @@ ids = tf.placeholder(tf.int64, [None])
 rows = tf.nn.embedding_lookup(table, ids)
 loss = -tf.reduce_sum(rows) - tf.reduce_sum(tf.matmul(tf.stop_gradient(rows), weights))
 train = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+export = globals().get("export", lambda: None)
 print("calls", getattr(optimizer, "calls", []))
 every = tf.nn.embedding_lookup(table, np.arange(50))
-with tf.train.MonitoredTrainingSession(hooks=hooks, checkpoint_dir=folder + "/model" if rank == 0 else None) as session:
+with tf.train.MonitoredTrainingSession(hooks=hooks, checkpoint_dir=folder + "/model") as session:
     for i in range(5):
         session.run(train, {ids: np.arange(10 * rank, 10 * rank + 15 + i)})
     batches = [np.arange(10 * q, 10 * q + 15 + i) for q in range(size) for i in range(5)]
@@ -64,6 +76,7 @@ with tf.train.MonitoredTrainingSession(hooks=hooks, checkpoint_dir=folder + "/mo
     print("exact", session.run(every)[:, 0].astype(int).tolist() == expected.tolist())
     print("weights", session.run(weights).tobytes().hex())
     print("found", [each.tolist() for each in session.run(found)])
+print("exported", export() is not None)
 """
 
 
@@ -72,11 +85,13 @@ def test_a_script_trains_in_two_processes_as_in_one(tmp_path, kind):
     code = "import tensorflow as tf\n" + _KINDS[kind] + _TRAIN
     lines, _ = launch(tmp_path, code, "--workers=2", "-m", "tf_multitier.deeprec")
     assert len(lines) == 2
+    exported = {name: "exported True" in its for name, its in lines.items()}
+    assert exported == {"worker 0": kind == "strategy", "worker 1": False}
     for its in lines.values():
         assert "exact True" in its
         if kind == "enable":
             assert "calls ['given']" in its
         if kind == "horovod":
             assert any("refused horovod.tensorflow.alltoall does not exist" in line for line in its)
-            assert "found [[3.0], [10]]" in its
+            assert "found [[3.0], [10], [15.0]]" in its
     assert len({line for its in lines.values() for line in its if line.startswith("weights")}) == 1

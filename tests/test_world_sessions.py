@@ -54,7 +54,7 @@ with tf.Graph().as_default():
     assert tf.get_collection(tf.GraphKeys.TRAIN_OP) == train
     hooks = [tf.train.StopAtStepHook(last_step=STEPS)]
     with tf.train.MonitoredTrainingSession(
-        is_chief=rank == 0, checkpoint_dir=folder + "/model", save_checkpoint_steps=4, save_checkpoint_secs=None, hooks=hooks
+        checkpoint_dir=folder + "/model", save_checkpoint_steps=4, save_checkpoint_secs=None, hooks=hooks
     ) as session:
         while not session.should_stop():
             session.run(train, {ids: ids_of(session.run(step), rank)})

@@ -84,13 +84,14 @@ class CollectiveStrategy:
                 f"CollectiveStrategy: environment variable COLLECTIVE_STRATEGY: expected sok or hb, found {strategy!r}"
             )
         self._strategy = train_together()
+        self._is_exporting = False
         self.world_size = _Number(self._strategy.world_size())
         self.rank = _Number(self._strategy.rank())
 
     @contextlib.contextmanager
     def scope(self, *args, **kwargs):
         """A context in which new embedding variables are divided among the processes. Arguments are ignored."""
-        with self._strategy.scope():
+        with _worlds.scope(None) if self._is_exporting else self._strategy.scope():
             yield self
 
     embedding_scope = scope
@@ -146,7 +147,7 @@ class CollectiveStrategy:
         if self.rank != 0:
             return None
         target = _new_directory(savedmodel_dir)
-        with tf.Graph().as_default(), _worlds.scope(None):
+        with tf.Graph().as_default(), self._alone():
             signature = signature_def_fn()
             with _v1.Session() as session:
                 _v1.train.Saver().restore(session, checkpoint)
@@ -168,6 +169,16 @@ class CollectiveStrategy:
             tf.io.gfile.makedirs(os.path.dirname(copy))
             tf.io.gfile.copy(source, copy)
         return target
+
+    @contextlib.contextmanager
+    def _alone(self):
+        """A context in which new variables are those of this process, also in scopes of the strategy."""
+        self._is_exporting = True
+        try:
+            with _worlds.scope(None):
+                yield
+        finally:
+            self._is_exporting = False
 
 
 def _new_directory(parent):

@@ -73,14 +73,21 @@ def _op(average, op):
 
 
 def allreduce(tensor, average=None, name=None, op=None):
-    """The mean, or the sum, of a float32 tensor over the processes."""
+    """The mean, or the sum, of a float32 tensor over the processes. So is its gradient."""
     del name
     tensor = tf.convert_to_tensor(tensor)
     if tensor.dtype != tf.float32 or not tensor.shape.is_fully_defined():
         raise ValueError(
             f"horovod.tensorflow.allreduce: expected a float32 tensor of known shape, found {tensor.dtype.name} {tensor.shape}: cast it"
         )
-    return _strategy().all_reduce(tensor, _op(average, op))
+    op = _op(average, op)
+
+    @tf.custom_gradient
+    def reduced(tensor):
+        back = lambda grad: _strategy().all_reduce(tf.ensure_shape(grad, tensor.shape), op)
+        return _strategy().all_reduce(tensor, op), back
+
+    return reduced(tensor)
 
 
 def _check_root(root_rank):

@@ -1,7 +1,7 @@
 """Worlds in v1 graphs: the Sessions of a graph with variables or collectives of a world run in the server of their process.
 
 tf.compat.v1.Session()     without a target: connects to the server
-MonitoredTrainingSession   ranks other than 0 initialize variables too; then all get the dense values of rank 0
+MonitoredTrainingSession   rank 0 is the chief; others initialize variables too; then all get the dense values of rank 0
 the end of the process     waits for the others: rank 0 may still save their parts
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import sys
 import typing
 import weakref
@@ -57,6 +58,7 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
     wrap_method(
         _v1.train.WorkerSessionCreator, "create_session", lambda original: _worker(original, world)
     )
+    wrap_method(_v1.train, "MonitoredTrainingSession", lambda original: _monitored(original, world))
 
 
 def _init(original, world, target_of_process):
@@ -127,6 +129,18 @@ def _worker(original, world):
         return creator.create_session()
 
     return create_session
+
+
+def _monitored(original, world):
+    signature = inspect.signature(original)
+
+    def session(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        if world.rank and world.is_used_in(_v1.get_default_graph()):
+            given["is_chief"] = False
+        return original(**given)
+
+    return session
 
 
 _begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its broadcast_variables}
