@@ -145,6 +145,10 @@ refused(NotImplementedError, saved, lambda: model.save(f"{folder}/m{rank}.keras"
 refused(NotImplementedError, saved, lambda: model.save_weights(f"{folder}/m{rank}.weights.h5"))
 refused(NotImplementedError, saved, lambda: model.export(f"{folder}/exported{rank}"))
 refused(NotImplementedError, saved, lambda: tf.saved_model.save(tf.Module(), f"{folder}/saved{rank}") or tf.train.Checkpoint(model=model).save(f"{folder}/c{rank}"))
+late = keras.Sequential([keras.layers.Dense(2, trainable=False), keras.layers.Dense(1, kernel_initializer="zeros")])
+late.compile(strategy.optimizer("sgd"), "mse")
+others = "expected the dense values of rank 0 in a model that is built in its first step, found others"
+refused(tf.errors.InvalidArgumentError, others, lambda: late.fit(features[rank], wanted[rank], batch_size=8, verbose=0))
 strategy.barrier()
 model.optimizer.learning_rate = 0.1 * (rank + 1)
 refused(tf.errors.InvalidArgumentError, "expected the same learning rate on all ranks", lambda: model.fit(*mine, verbose=0))

@@ -10,6 +10,7 @@ This is for models that a strategy's optimizer trains, or that have rows divided
 from __future__ import annotations
 
 import functools
+import weakref
 
 import keras
 import tensorflow as tf
@@ -48,6 +49,8 @@ def _made_for_world(original):
         world = _world_of(self) if self.train_function is None or force else None
         if world is None:
             return original(self, force)
+        if isinstance(self.optimizer, keras_world.OfWorld):
+            self.optimizer.frozen = functools.partial(_frozen_weights, weakref.ref(self))
         world.give_first([v for v in self.weights if not isinstance(v, Rows)])
         for layer in keras_internals.layers_of(self):
             if isinstance(layer, keras.layers.Normalization):
@@ -66,6 +69,13 @@ def _made_for_world(original):
             del self.train_step
 
     return make_train_function
+
+
+def _frozen_weights(its_model):
+    """The dense weights of layers that are not trained; statistics are others."""
+    layers = keras_internals.layers_of(its_model())
+    weights = [v for layer in layers for v in keras_internals.own_weights(layer)[0]]
+    return [v for v in weights if not v.trainable and not isinstance(v, Rows)]
 
 
 def _share_statistics(model, world):

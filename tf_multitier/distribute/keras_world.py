@@ -32,6 +32,9 @@ class OfWorld:
     _unseen: typing.Any = (
         None  # function of no arguments: the dense variables that the first step makes
     )
+    frozen: typing.Any = (
+        list  # function of no arguments: the dense weights of the model that are not trained
+    )
 
     def get_config(self) -> dict:
         """Also has the op, for keras.models.clone_model of a compiled model."""
@@ -50,28 +53,35 @@ class OfWorld:
         """Also gives all processes the dense values of rank 0."""
         super().build(variables)  # type: ignore[misc]
         dense = [v for v in variables if not isinstance(v, rows.Rows)]
+        every = [*dense, *self.frozen()]
         with tf.init_scope():
-            are_made = all(bool(v.value.is_initialized()) for v in dense)
+            are_made = all(bool(v.value.is_initialized()) for v in every)
         if are_made:
             self._strategy.broadcast_variables(dense)
         else:
-            self._unseen = lambda: dense  # a list would be tracked
+            self._unseen = lambda: every  # a list would be tracked
 
     def _check_unseen(self):
-        """InvalidArgumentError, in the first step, if the dense variables that it makes are not those of rank 0."""
+        """InvalidArgumentError on all ranks, in the first step, if the dense variables that it makes differ."""
+        strategy = self._strategy
 
         def check():
             values = [tf.convert_to_tensor(v) for v in self._unseen()]
             same = [
                 tf.reduce_all(tf.equal(value, first))
-                for value, first in zip(values, self._strategy._world.broadcast(values))
+                for value, first in zip(values, strategy._world.broadcast(values))
             ]
+            is_other = tf.one_hot(strategy.rank(), strategy.world_size())
+            [others] = strategy.all_reduce([tf.where(tf.reduce_all(same), 0.0, is_other)])
             message = (
-                f"optimizer: rank {self._strategy.rank()}: expected the dense values of rank 0 in a model that is built in its first step, "
-                "found others: make its layers in strategy.scope(), or build it before fit"
+                f"optimizer: rank {strategy.rank()}: expected the dense values of rank 0 in a model that is built in its first step, "
+                "found others: make its layers in strategy.scope(), or build it before fit. Ranks:"
             )
-            tf.debugging.Assert(tf.reduce_all(same), [message])
-            return tf.constant(0)
+            check = tf.debugging.Assert(
+                tf.reduce_all(tf.equal(others, 0.0)), [message, tf.where(others > 0.0)]
+            )
+            with tf.control_dependencies([] if check is None else [check]):
+                return tf.constant(0)
 
         if self._unseen is not None:
             tf.cond(tf.equal(self.iterations.value, 0), check, lambda: tf.constant(0))
