@@ -221,6 +221,8 @@ def _restored_by_evaluator(path, monkeypatch):
     task = {"type": "evaluator", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     monkeypatch.setattr(worlds, "_connected", [])
+    with pytest.raises(ValueError, match="timeout: expected more than 0 and at most 1e9 seconds"):
+        tf_multitier.distribute.CollectiveStrategy(timeout=0)
     strategy = tf_multitier.distribute.CollectiveStrategy()
     monkeypatch.undo()
     assert (strategy.rank(), strategy.world_size()) == (0, 1)

@@ -51,7 +51,7 @@ class CollectiveStrategy:
 
     Args:
       cluster_resolver: of tf.distribute.cluster_resolver. None: TF_CONFIG; without it, a world of one process.
-      timeout: seconds that a step waits for the other processes.
+      timeout: seconds that a step waits for the other processes, at most 1e9.
     """
 
     def __init__(self, cluster_resolver: typing.Any = None, timeout: float = 60) -> None:
@@ -59,6 +59,10 @@ class CollectiveStrategy:
         if world is not None and world.size > 1:
             raise RuntimeError(
                 "CollectiveStrategy: expected one in a process, found a second: pass the first one on"
+            )
+        if not 0 < timeout <= 1e9:
+            raise ValueError(
+                f"CollectiveStrategy: timeout: expected more than 0 and at most 1e9 seconds, found {timeout}"
             )
         resolver = cluster_resolver or _resolver_of_environment()
         is_alone = resolver is None or resolver.task_type == "evaluator"
