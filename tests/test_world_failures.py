@@ -1,17 +1,20 @@
 """Ranks of a world that are killed or stopped: the others end within the timeout, and all go on from the last checkpoint."""
 
+import random
+import signal
+
 from cluster_util import launch
 
-# Of three lives, rank 1 is killed in the first and rank 0 stopped in the second. Each step trains the keys 0 to 9.
+# In each life but the last, a rank gets a signal at a random moment after it has begun a step or a save. Each step trains the keys 0 to 9.
 PROGRAM = """
-import time
+import re, threading, time
 import tensorflow as tf
 import tf_multitier
 from tf_multitier.distribute import CollectiveStrategy
 from tf_multitier.distribute.checkpoints import CheckpointManager
 
-TIMEOUT, STEPS, EVERY = 15, 30, 10
-life = sum(os.path.exists(f"{folder}/life{i}-{index}") for i in range(3))
+TIMEOUT, STEPS, EVERY = 15, 200, 10
+life = sum(os.path.exists(f"{folder}/life{i}-{index}") for i in range(len(ENDS)))
 open(f"{folder}/life{life}-{index}", "w").close()
 strategy = CollectiveStrategy(timeout=TIMEOUT)
 with strategy.scope():
@@ -31,21 +34,33 @@ def step():
         loss = -tf.reduce_sum(tf.nn.embedding_lookup(users, tf.range(10)))
     optimizer.apply_gradients(zip(strategy.reduce_gradients(tape.gradient(loss, list(users)), "sum"), users))
 
+def check():
+    frequency, values = users.get_frequency(range(10)).numpy(), users.peek(range(10)).numpy()
+    steps = int(optimizer.iterations)
+    assert (frequency == 2 * steps).all() and (values == 2.0 * steps).all(), (steps, frequency, values)
+
+def begins(what):
+    if life < len(ENDS) and ENDS[life][:2] == [index, what]:
+        ENDS[life][2] -= 1
+        if ENDS[life][2] == 0:
+            threading.Timer(ENDS[life][3], os.kill, (os.getpid(), ENDS[life][4])).start()
+
+check()
 print("life", life, "from", int(optimizer.iterations))
 while int(optimizer.iterations) < STEPS:
-    if (life, index, int(optimizer.iterations)) in ((0, 1, 14), (1, 0, 27)):
-        os.kill(os.getpid(), (signal.SIGKILL, signal.SIGSTOP)[life])
     begin = time.monotonic()
     try:
+        begins("step")
         step()
+        begin = time.monotonic()
+        if int(optimizer.iterations) % EVERY == 0:
+            begins("save")
+            manager.save(int(optimizer.iterations))
     except tf.errors.OpError as error:
-        print("waited", time.monotonic() - begin, "rank_" in str(error) or "/task:1" in str(error))
+        print("waited", life, time.monotonic() - begin, bool(re.search(r"rank[_ ]\\d|/task:\\d", str(error))))
         sys.stdout.flush()
         os._exit(1)
-    if int(optimizer.iterations) % EVERY == 0:
-        manager.save(int(optimizer.iterations))
-frequency, values = users.get_frequency(range(10)).numpy(), users.peek(range(10)).numpy()
-assert (frequency == 2 * STEPS).all() and (values == 2.0 * STEPS).all(), (frequency, values)
+check()
 print("trained", int(optimizer.iterations), "rows", int(users.total_count()))
 strategy.barrier()
 """
@@ -54,23 +69,29 @@ strategy.barrier()
 def test_ranks_that_are_killed_or_stopped_end_the_others_and_all_go_on_from_the_checkpoint(
     tmp_path,
 ):
-    lines, ends = launch(tmp_path, PROGRAM, "--workers=2", "--max_restarts=2")
-    rank_0, rank_1 = lines["worker 0"], lines["worker 1"]
-    assert [each for each in rank_0 if each.startswith("life")] == [
-        "life 0 from 0",
-        "life 1 from 10",
-        "life 2 from 20",
+    # Rank, what it has begun, for which time in its life, seconds after that, signal.
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    stopped = [draw.randrange(2), draw.choice(["step", "save"])]
+    ends = [
+        [1, "step", draw.randint(1, 25), draw.uniform(0, 0.02), int(signal.SIGKILL)],
+        [0, "save", draw.randint(2, 3), draw.uniform(0, 0.1), int(signal.SIGKILL)],
+        [*stopped, draw.randint(1, 3), draw.uniform(0, 0.1), int(signal.SIGSTOP)],
     ]
-    waited = [
-        [each.split() for each in lines if each.startswith("waited")] for lines in (rank_0, rank_1)
-    ]
-    # TensorFlow may end a process itself whose leader, rank 0, is stopped.
-    assert len(waited[0]) == 1 and len(waited[1]) <= 1
-    for _, seconds, names_a_rank in waited[0] + waited[1]:
+    print("seed", seed, ends)
+    lines, said = launch(tmp_path, f"ENDS = {ends}\n{PROGRAM}", "--workers=2", "--max_restarts=3")
+    found = [lines["worker 0"], lines["worker 1"]]
+    lives = [[each.split() for each in own if each.startswith("life")] for own in found]
+    assert lives[0] == lives[1] and [int(each[1]) for each in lives[0]] == [0, 1, 2, 3]
+    begun = [int(each[3]) for each in lives[0]]
+    assert begun == sorted(begun) and not any(step % 10 for step in begun) and begun[2] > 0
+    waited = [[each.split() for each in own if each.startswith("waited")] for own in found]
+    # TensorFlow may end a process itself whose leader, rank 0, is dead or stopped.
+    assert waited[0][0][1] == "0"
+    for _, _, seconds, names_a_rank in waited[0] + waited[1]:
         assert float(seconds) < 15 + 5 and names_a_rank == "True"
-    rows = [int(each[-1].split()[-1]) for each in (rank_0, rank_1)]
-    assert sum(rows) == 10 and rank_0[-1].startswith("trained 30")
-    assert [end.split(" ", 1)[1] for end in ends if "again" in end] == [
-        "all start again, 1 of 2",
-        "all start again, 2 of 2",
-    ], ends
+    rows = [int(own[-1].split()[-1]) for own in found]
+    assert sum(rows) == 10 and found[0][-1].startswith("trained 200")
+    assert [end.split(" ", 1)[1] for end in said if "again" in end] == [
+        f"all start again, {i} of 3" for i in (1, 2, 3)
+    ], said
