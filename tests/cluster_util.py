@@ -25,15 +25,15 @@ def end_task(task, number):
 """
 
 
-def launch(folder, code, *arguments, status=0):
+def launch(folder, code, *arguments, status=0, module="tf_multitier.launch"):
     """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher).
 
-    status: the exit status that the launcher shall have.
+    status: the exit status that the launcher shall have. module: the launcher.
     """
     program = folder / "program.py"
     program.write_text(BEGIN + code)
     done = subprocess.run(
-        [sys.executable, "-m", "tf_multitier.launch", *arguments, str(program), str(folder)],
+        [sys.executable, "-m", module, *arguments, str(program), str(folder)],
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,

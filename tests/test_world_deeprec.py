@@ -3,7 +3,9 @@
 import pytest
 
 from cluster_util import launch
+from tf_multitier import _deeprec_command
 
+_LAUNCHER = "tensorflow.python.distribute.launch"
 _KINDS = {
     "horovod": """
 import horovod.tensorflow as hvd
@@ -83,7 +85,11 @@ print("exported", export() is not None)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_script_trains_in_two_processes_as_in_one(tmp_path, kind):
     code = "import tensorflow as tf\n" + _KINDS[kind] + _TRAIN
-    lines, _ = launch(tmp_path, code, "--workers=2", "-m", "tf_multitier.deeprec")
+    if kind == "horovod":
+        command, module = ["-m", _LAUNCHER, "--workers=2", "python3"], "tf_multitier.deeprec"
+    else:
+        command, module = ["--workers=2", "-m", "tf_multitier.deeprec"], "tf_multitier.launch"
+    lines, _ = launch(tmp_path, code, *command, module=module)
     assert len(lines) == 2
     exported = {name: "exported True" in its for name, its in lines.items()}
     assert exported == {"worker 0": kind == "strategy", "worker 1": False}
@@ -95,3 +101,18 @@ def test_a_script_trains_in_two_processes_as_in_one(tmp_path, kind):
             assert any("refused horovod.tensorflow.alltoall does not exist" in line for line in its)
             assert "found [[3.0], [10], [15.0]]" in its
     assert len({line for its in lines.values() for line in its if line.startswith("weights")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "workers"),
+    [("0,1", [], "2"), ("", [], "1"), ("-1", [], "1"), ("0", ["--workers=3"], "3")],
+)
+def test_deeprecs_launcher_starts_a_process_for_each_device(
+    monkeypatch, tmp_path, devices, options, workers
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    (tmp_path / "train.py").touch()
+    script = [str(tmp_path / "train.py"), "--steps", "3"]
+    found = _deeprec_command.launched(["-m", _LAUNCHER, *options, "/usr/bin/python3", *script])
+    assert found == [f"--workers={workers}", "-m", "tf_multitier.deeprec", *script]
+    assert _deeprec_command.launched(script) is None

@@ -6,6 +6,9 @@ It is outside of tf_multitier/deeprec, whose import loads TensorFlow, so that `-
 import argparse
 import os
 
+_LAUNCHER = "tensorflow.python.distribute.launch"
+_GPUS = "/proc/driver/nvidia/gpus"  # a folder for each GPU of the machine
+
 _DESCRIPTION = """\
 Runs a Python program that was written for DeepRec, unchanged, on this TensorFlow.
 
@@ -16,6 +19,8 @@ still get TensorFlow 2. docs/deeprec.md lists which names work and which are ref
 _EPILOG = """\
 example:
   python3 -m tf_multitier.deeprec train.py --data_location ./data --ev true --steps 1000
+  CUDA_VISIBLE_DEVICES=0,1 python3 -m tf_multitier.deeprec -m tensorflow.python.distribute.launch python3 train.py
+                           DeepRec's launcher: a process for each GPU. --workers=N in front of python3: N processes
 
 environment:
   TF_USE_LEGACY_KERAS      set to 1 if the package tf_keras is installed: tf.layers and tf.keras are then those of Keras 2
@@ -50,3 +55,30 @@ def parse(arguments):
     if not os.path.isfile(parsed.script):
         parser.error(f"SCRIPT: expected a file, found {parsed.script!r}")
     return parsed
+
+
+def launched(arguments):
+    """The arguments of tf_multitier.launch for `-m tensorflow.python.distribute.launch [--workers=N ...] [python3] SCRIPT [ARGS]`.
+
+    Without --workers there is a process for each device of CUDA_VISIBLE_DEVICES, if that is not set for each GPU of the machine, and at
+    least one. None for another command line. Exits with status 2 on an error.
+    """
+    if arguments[:2] != ["-m", _LAUNCHER]:
+        return None
+    command = arguments[2:]
+    options = []
+    while command and command[0].startswith("--"):
+        options.append(command.pop(0))
+    if command and os.path.basename(command[0]).startswith("python"):
+        command = command[1:]
+    parse(command)
+    if not any(option.startswith("--workers") for option in options):
+        options.append(f"--workers={max(1, _devices())}")
+    return [*options, "-m", "tf_multitier.deeprec", *command]
+
+
+def _devices():
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return len(os.listdir(_GPUS)) if os.path.isdir(_GPUS) else 0
+    return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])

@@ -48,6 +48,8 @@ if _module in _TOOLS:
 if _module == "tf_multitier.launch":
     sys.exit(launch.main(sys.argv[1:]))
 if _module == "tf_multitier.deeprec":
+    if (launched := _deeprec_command.launched(sys.argv[1:])) is not None:
+        sys.exit(launch.main(launched))
     _deeprec_command.parse(sys.argv[1:])
     if LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
         os.environ[LEGACY_KERAS] = "1"
