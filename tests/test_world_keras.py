@@ -127,6 +127,17 @@ def step():
     tf_multitier.optimizers.SGD(1.0).apply_gradients(zip(tape.gradient(loss, list(table)), table))
 refused(ValueError, apart, step)
 refused(ValueError, apart, tf.function(step))
+plain = keras.Sequential([keras.layers.Dense(1)])
+plain.compile("sgd", "mse")
+refused(ValueError, apart, lambda: plain.fit(features[rank], wanted[rank], verbose=0))
+plain.compile(keras.optimizers.LossScaleOptimizer(strategy.optimizer("sgd")), "mse")
+refused(NotImplementedError, "auto_scale_loss=False", lambda: plain.fit(features[rank], wanted[rank], verbose=0))
+def clipped():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, rank]))
+    grads, _ = tf.clip_by_global_norm(tape.gradient(loss, list(table)), 1.0)
+    strategy.reduce_gradients(grads)
+refused(ValueError, "expected the rows of a tape, found other values", clipped)
 alone = "expected one that is made in strategy.scope.., found one of this process alone, .*: make it, or its layer of Keras, in"
 for made in (shared.new_model, lambda: keras.models.clone_model(model)):
     outside = made()

@@ -27,6 +27,7 @@ from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import queries
 from tf_multitier._library import ops
+from tf_multitier.distribute import reduced
 from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute.wire import wire_dtype
 from tf_multitier.lookup_member import Member
@@ -321,6 +322,8 @@ def _gradient(members, way, joins, looked, used, grads):
                 found = _home_gradient(handles, dims, requests, served.plan, op, its, its_sums)
             of_homes[handles[0].device] = iter(found)
     of_handles = [next(of_homes[part.handle.device]) for m in members for part in m.parts]
+    if members[0].variable.world is not None:
+        reduced.mark_raw(of_handles)
     return of_handles + of_weights
 
 

@@ -2,7 +2,7 @@
 //
 //   MultitierWatch                    -> watch    the executor of the step's collectives is watched while this tensor lives
 //   a collective
-//   MultitierWatched(result, watch)   -> result
+//   MultitierWatched(result, watch)   -> result       the end of the watch
 //
 // TensorFlow's own timeout has a thread for each collective, which sleeps for the whole timeout, also when the collective has
 // ended. A few hundred steps per second are then tens of thousands of threads, and the process ends. One thread serves all
@@ -19,6 +19,7 @@
 #include "cc/base/thread.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/collective.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -72,10 +73,10 @@ class Watches {
     while (true) {
       const auto now = Clock::now();
       while (!watched_.empty() && watched_.begin()->first.first <= now) {
-        const Watched late = std::move(watched_.begin()->second);
-        watched_.erase(watched_.begin());
+        auto late = watched_.extract(watched_.begin());
         lock.Unlock();
-        late.executor->StartAbort(absl::DeadlineExceededError(late.message));
+        late.mapped().executor->StartAbort(absl::DeadlineExceededError(late.mapped().message));
+        late = {};  // destroyed without the lock
         lock.Lock();
       }
       wakes_ = watched_.empty() ? Clock::time_point::max() : watched_.begin()->first.first;
@@ -106,6 +107,7 @@ class WatchBuffer : public tensorflow::TensorBuffer {
   void FillAllocationDescription(tensorflow::AllocationDescription* proto) const override {
     proto->set_requested_bytes(sizeof(number_));
   }
+  const Watches::Place& place() const { return place_; }
   // No op writes its result here.
   bool OwnsMemory() const override { return false; }
 
@@ -141,7 +143,14 @@ class WatchKernel : public OpKernel {
 class WatchedKernel : public OpKernel {
  public:
   using OpKernel::OpKernel;
-  void Compute(OpKernelContext* context) override { context->set_output(0, context->input(0)); }
+  void Compute(OpKernelContext* context) override {
+    // A tape may hold the tensor for longer.
+    const auto* watch = dynamic_cast<const WatchBuffer*>(tensorflow::DMAHelper::buffer(&context->input(1)));
+    OP_REQUIRES(context, watch != nullptr,
+                absl::InvalidArgumentError("MultitierWatched: watch: expected that of MultitierWatch"));
+    Watches::Get()->End(watch->place());
+    context->set_output(0, context->input(0));
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierWatch").Device(tensorflow::DEVICE_CPU), WatchKernel);

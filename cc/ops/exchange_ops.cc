@@ -306,8 +306,9 @@ REGISTER_OP("MultitierWatched")
     .Input("watch: int64")
     .Output("same: T")
     .Attr("T: type")
+    .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
-    .Doc("What a watched collective gave. watch: that of MultitierWatch.");
+    .Doc("Ends a watch: gives what its collective gave. It runs where nobody uses that, too.");
 
 }  // namespace
 }  // namespace multitier

@@ -89,6 +89,10 @@ class CollectiveStrategy:
         worlds.connect(self._world)
         if len(tasks) > 1:
             sessions.connect(self._world, resolver)
+            if tf.compat.v1.executing_eagerly_outside_functions():
+                from tf_multitier.distribute import keras_models
+
+                keras_models.install()
 
     def _connected(self, resolver):
         """What keeps this process connected with the others."""
@@ -189,8 +193,10 @@ class CollectiveStrategy:
           ValueError: a tensor whose shape is not known when the function is traced.
         """
         _check_op("all_reduce", op)
-        if self._world.size == 1:
-            return tensors
+        return tensors if self._world.size == 1 else self._all_reduce(tensors, op)
+
+    def _all_reduce(self, tensors, op, what=""):
+        """See all_reduce. what: the same on all ranks."""
         flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(tensors)]
         by_type: dict = {}
         for i, tensor in enumerate(flat):
@@ -201,7 +207,7 @@ class CollectiveStrategy:
                 )
             by_type.setdefault(tensor.dtype, []).append(i)
         for places in by_type.values():
-            found = self._world.all_reduce([flat[i] for i in places], op == "mean")
+            found = self._world.all_reduce([flat[i] for i in places], op == "mean", what)
             for i, tensor in zip(places, found):
                 flat[i] = tensor
         return tf.nest.pack_sequence_as(tensors, flat)
@@ -285,7 +291,10 @@ class CollectiveStrategy:
             if isinstance(grads[i], tf.Tensor) and variable is not None and not _has_rows(variable):
                 grads[i] = tf.ensure_shape(grads[i], variable.shape)
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-        for i, grad in zip(dense, self.all_reduce([grads[i] for i in dense], op)):
+        which = repr(
+            (len(grads), dense)
+        )  # a gradient that one rank lacks is none of another variable
+        for i, grad in zip(dense, self._all_reduce([grads[i] for i in dense], op, which)):
             grads[i] = grad
         for i, grad in enumerate(grads):
             if isinstance(grad, (list, tuple)):

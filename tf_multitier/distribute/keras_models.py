@@ -1,5 +1,6 @@
 """Models of Keras in a world of processes: what `fit` and `evaluate` do beyond the steps of their optimizers.
 
+    optimizers              refuse gradients that were not reduced
     the first step of fit   all ranks have the dense weights of rank 0, frozen ones too
     each step               statistics of layers, such as those of BatchNormalization, are the means over the ranks
     logs                    of an epoch, and of evaluate(), are those of the examples of all ranks
@@ -16,9 +17,11 @@ import keras
 import tensorflow as tf
 
 from tf_multitier.distribute import keras_world
+from tf_multitier.distribute import reduced
 from tf_multitier.distribute import world as worlds
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras.rows import Rows
+from tf_multitier.tensorflow_internals import EagerTensor
 
 
 @functools.cache
@@ -26,6 +29,7 @@ def install() -> None:
     """Lets Keras train and evaluate the models of the world of this process so. Other models are as before."""
     keras_internals.wrap_logs(_logs_of_world)
     keras.Model.make_train_function = _made_for_world(keras.Model.make_train_function)
+    keras.optimizers.Optimizer.apply = _checked(keras.optimizers.Optimizer.apply)
 
 
 def _world_of(model):
@@ -40,12 +44,45 @@ def _world_of(model):
     return world if is_trained or is_divided else None
 
 
+# ---- gradients
+
+
+def _checked(original):
+    """Refuses gradients of dense variables that were not reduced. Eagerly, saves find what they did."""
+
+    @functools.wraps(original)
+    def apply(self, grads, trainable_variables=None):
+        world = worlds.connected()
+        if world is not None and world.size > 1 and not isinstance(self, keras_world.OfWorld):
+            grads = list(grads)
+            for i, grad in enumerate(grads):
+                values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+                if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
+                    reduced.check(f"optimizer '{self.name}': gradient {i}", grad)
+        return original(self, grads, trainable_variables)
+
+    return apply
+
+
+def _refuse_scaled_loss(model):
+    """NotImplementedError: LossScaleOptimizer skips steps by the gradients of one rank."""
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise NotImplementedError(
+            f"fit of model '{model.name}': expected an optimizer of the strategy, found a LossScaleOptimizer, by which each rank would skip "
+            "other steps: compile the model with auto_scale_loss=False"
+        )
+
+
 # ---- weights
 
 
 def _made_for_world(original):
     @functools.wraps(original)
     def make_train_function(self, force=False):
+        connected = worlds.connected()
+        if connected is not None and connected.size > 1:
+            _refuse_scaled_loss(self)
         world = _world_of(self) if self.train_function is None or force else None
         if world is None:
             return original(self, force)

@@ -15,6 +15,7 @@ from tf_multitier.tensorflow_internals import EagerTensor
 
 
 _MARK = "_tf_multitier_of_world"
+_RAW = "_tf_multitier_of_lookup"  # of the indices that a lookup's gradient has eagerly: its values
 
 
 def mark(grads: typing.Any) -> None:
@@ -26,6 +27,13 @@ def mark(grads: typing.Any) -> None:
             setattr(grad.indices if is_rows else grad, _MARK, values if is_rows else True)
         elif grad is not None:
             graph_state.state_of(values.graph).reduced[values.name] = is_rows
+
+
+def mark_raw(grads: typing.Any) -> None:
+    """Says that these gradients are those of a lookup of divided variables: IndexedSlices or None."""
+    for grad in grads:
+        if grad is not None and isinstance(grad.values, EagerTensor):
+            setattr(grad.indices, _RAW, grad.values)
 
 
 def with_values(grad: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices:
@@ -53,6 +61,12 @@ def check_new(what: str, grad: typing.Any) -> None:
         raise ValueError(
             f"{what}: expected that of this process, found that of the world: reduce gradients once, by strategy.reduce_gradients or by "
             "strategy.optimizer"
+        )
+    if is_rows and getattr(grad.indices, _RAW, values) is not values:
+        raise ValueError(
+            f"{what}: expected the rows of a tape, found other values, eagerly, of which the other ranks do not know: clip by "
+            "strategy.clip_by_global_norm what strategy.reduce_gradients returned, or by the strategy's optimizer, and weigh the loss in place "
+            "of gradients"
         )
     if is_rows and not isinstance(values, EagerTensor):
         _check_alike(what, _Sources(values, _inputs, _of_lookup))
@@ -89,7 +103,7 @@ def _check_alike(what, sources):
             raise ValueError(
                 f"{what}: expected a norm of the rows of all ranks, found that of tf.clip_by_global_norm or tf.clip_by_norm, or another "
                 f"number of the rows of this rank alone, '{tensor.name}': use strategy.clip_by_global_norm of what "
-                "strategy.reduce_gradients returned"
+                "strategy.reduce_gradients returned, or strategy.optimizer(...) with global_clipnorm"
             )
 
 
