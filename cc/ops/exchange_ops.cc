@@ -294,7 +294,9 @@ REGISTER_OP("MultitierWatch")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Watches the collectives of this step: while the result lives, and for at most so many seconds. Then they fail.
+Begins a watch. If it lasts longer than `seconds`, the collectives of this step fail. MultitierWatched ends it.
+
+watch: the watch also ends when nothing holds this tensor any more.
 
 tokens: the ordering token of the collective that comes next.
 seconds: at most 1e9.
