@@ -98,6 +98,8 @@ for its_type in (tf.float32, tf.float64, tf.half, tf.bfloat16, tf.int8, tf.uint1
     first, mine = bits[0].view(its_type.as_numpy_dtype), bits[rank].view(its_type.as_numpy_dtype)
     assert strategy.broadcast(mine).numpy().tobytes() == first.tobytes()
 assert np.signbit(strategy.broadcast(tf.constant([1.0 if rank else -0.0]))) and strategy.broadcast(tf.zeros([0])).shape == [0]
+refused(ValueError, "all_reduce: op: expected 'sum' for int32", lambda: strategy.all_reduce(tf.constant([1]), "mean"))
+refused(TypeError, "grads: expected a list of gradients", lambda: strategy.reduce_gradients(tf.ones([2])))
 refused(ValueError, "broadcast: expected tensors of known shapes and types of numbers", lambda: strategy.broadcast("name"))
 strategy.barrier()
 """

@@ -168,8 +168,7 @@ class EmbeddingProcessor(OptimizableVariable):
         strategies.check_of_world("an update", [variable])
         g = _checked_gradient(variable, g)
         if variable.of_world is not None:
-            what = f"gradient of embedding variable '{variable.variable_name}'"
-            reduced.check(what, g)
+            reduced.check(f"gradient of embedding variable '{variable.variable_name}'", g)
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:

@@ -190,7 +190,7 @@ class CollectiveStrategy:
         """The sums ("sum") or means ("mean") of tensors, over the processes, in the structure of `tensors`.
 
         Raises:
-          ValueError: a tensor whose shape is not known when the function is traced.
+          ValueError: a tensor whose shape is not known when the function is traced; or the mean of integers.
         """
         _check_op("all_reduce", op)
         return tensors if self._world.size == 1 else self._all_reduce(tensors, op)
@@ -204,6 +204,10 @@ class CollectiveStrategy:
                 raise ValueError(
                     f"all_reduce: expected tensors of known shapes, found {tensor.shape}: use tf.ensure_shape(), for a gradient with "
                     "its variable's shape"
+                )
+            if op == "mean" and (tensor.dtype.is_integer or tensor.dtype.is_bool):
+                raise ValueError(
+                    f"all_reduce: op: expected 'sum' for {tensor.dtype.name}, found 'mean', which would be cut off: cast to float32"
                 )
             by_type.setdefault(tensor.dtype, []).append(i)
         for places in by_type.values():
@@ -269,10 +273,15 @@ class CollectiveStrategy:
           variables: those of the gradients, in the same order. None: IndexedSlices tell by their shape whether they are of rows.
 
         Raises:
+          TypeError: grads is a tensor, and no list.
           ValueError: a dense gradient whose shape is not known when the function is traced; IndexedSlices of unknown shape, without
             variables; or a gradient that is one of the world already.
         """
         _check_op("reduce_gradients", op)
+        if isinstance(grads, (tf.Tensor, tf.IndexedSlices)):
+            raise TypeError(
+                f"reduce_gradients: grads: expected a list of gradients, found {type(grads).__name__}: put it in a list"
+            )
         grads = list(grads)
         variables = [None] * len(grads) if variables is None else list(variables)
         if len(variables) != len(grads):
