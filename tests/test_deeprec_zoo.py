@@ -1,6 +1,6 @@
 """Programs as DeepRec's model zoo has them, run by `python3 -m tf_multitier.deeprec`: they learn, and go on from their checkpoints.
 
-By default every program runs once, models with embedding variables over DRAM and SSDHASH, and a few models in all ways.
+By default every program runs once, models with embedding variables over DRAM and SSDHASH, and two models in all ways.
 TF_MULTITIER_STRESS=1 runs all models in all ways, and all ways of the samples. TF_MULTITIER_CRITEO_ROWS=FILE, tab-separated
 rows of the Criteo log, runs the click models on these rows too.
 """
@@ -25,7 +25,7 @@ MODELS = {
     "amazon": ["din", "dien"],
 }
 ALL_MODELS = [model for models in MODELS.values() for model in models]
-IN_ALL_WAYS = ALL_MODELS if _STRESS else ["wide_and_deep", "dlrm", "bst", "din"]
+IN_ALL_WAYS = ALL_MODELS if _STRESS else ["wide_and_deep", "din"]
 
 # {sample: (kind of data, flags)}
 SAMPLES = {

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-KERNELS = sorted(glob.glob("cc/device/kernels/*.cu.cc", root_dir=ROOT))
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 # Registers a thread: 64 leave room for half the threads of an SM, 32 for all.
@@ -30,93 +29,90 @@ NO_BYTES = ("FindKernel", "PlaceKernel")
 
 pytestmark = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 
-
-def compile_(source, target, *flags):
-    command = [NVCC, "-std=c++17", "-O3", "--fmad=false", "-I.", *flags, "-x", "cu", source, "-o"]
-    done = subprocess.run(
-        [*command, str(target)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def kernels_in(report):
-    """[(kernel, architecture, registers, stack bytes, spilled bytes)] of what ptxas -v printed."""
-    found = re.findall(
-        r"entry function '(\S+)' for '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-        r".*?Used (\d+) registers",
-        report,
-        re.DOTALL,
-    )
-    return [
-        (
-            re.search(r"\d([A-Z]\w*?Kernel)", name).group(1),
-            arch,
-            int(used),
-            int(stack),
-            int(out) + int(back),
-        )
-        for name, arch, stack, out, back, used in found
-    ]
-
-
-@pytest.fixture(scope="module", params=KERNELS)
-def compiled(request, tmp_path_factory):
-    """(source, object file for both architectures, what ptxas said of it)."""
-    target = tmp_path_factory.mktemp("kernel") / "kernel.o"
-    archs = [f for n in (80, 90) for f in ("-gencode", f"arch=compute_{n},code=sm_{n}")]
-    return request.param, target, compile_(request.param, target, "-Xptxas", "-v", "-c", *archs)
-
-
-def test_kernels_use_few_registers_and_no_local_memory(compiled):
-    source, _, report = compiled
-    with open(os.path.join(ROOT, source), encoding="utf-8") as file:
-        written = set(re.findall(r"(\w+Kernel)\(", file.read())) - {"EnqueueKernel"}
-    kernels = kernels_in(report)
-    assert {name for name, *_ in kernels} >= written
-    assert {arch for _, arch, *_ in kernels} <= {"sm_80", "sm_90"}
-    for name, arch, registers, stack, spilled in kernels:
-        assert (stack, spilled) == (0, 0), f"{name} for {arch}"
-        assert registers <= LIMITS.get(name, MOST), f"{name} for {arch}"
-
-
-def test_a_spill_and_a_register_too_many_are_found():
-    report = """ptxas info : Compiling entry function '_ZN9multitier6device43_GLOBAL__N__c6_8eaf10FindKernelENS0_8FindArgsE' for 'sm_90'
-ptxas info : Function properties for _ZN8GLOBAL__N_10FindKernelE
-    8 bytes stack frame, 12 bytes spill stores, 4 bytes spill loads
-ptxas info : Used 33 registers, used 0 barriers"""
-    assert kernels_in(report) == [("FindKernel", "sm_90", 33, 8, 16)]
-
-
-# Where cuobjdump is, and nvdisasm, which it runs: requirements_cuda.txt puts them into .venv.
+# The build with CUDA, by `configure.py test`. cuobjdump, and nvdisasm, which it runs: requirements_cuda.txt puts them into .venv.
+LIBRARIES = os.environ.get("TF_MULTITIER_CUDA_LIBRARIES")
 TOOLS = os.pathsep.join(
     [bin_ for folder in sys.path for bin_ in glob.glob(os.path.join(folder, "nvidia/cu*/bin"))]
     + ["/usr/local/cuda/bin", os.environ["PATH"]]
 )
 CUOBJDUMP = shutil.which("cuobjdump", path=TOOLS)
+of_the_library = pytest.mark.skipif(
+    LIBRARIES is None or CUOBJDUMP is None, reason="no build with CUDA, or no cuobjdump"
+)
+ARCHITECTURES = ["sm_80", "sm_90"]
 
 
-def sass(target):
-    """[(kernel, architecture, its instructions)] of an object file."""
-    command = [CUOBJDUMP, "--dump-sass", str(target)]
+def dumped(what):
+    """What cuobjdump says of the engine's library."""
+    command = [CUOBJDUMP, what, os.path.join(LIBRARIES, "_engine.so")]
     environment = dict(os.environ, PATH=TOOLS)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    arch, kernels = None, []
-    for line in done.stdout.splitlines():
-        if found := re.match(r"arch = (\w+)", line.strip()):
-            arch = found.group(1)
-        elif found := re.search(r"Function : \S*?\d([A-Z][A-Za-z]*?Kernel)", line):
-            kernels.append((found.group(1), arch, []))
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", line):
-            kernels[-1][2].append(found.group(1))
-    return kernels
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
-@pytest.mark.skipif(CUOBJDUMP is None, reason="cuobjdump is not installed")
-def test_instructions_have_wide_loads_and_no_local_memory(compiled):
-    _, target, report = compiled
-    kernels = sass(target)
-    assert {(kernel, arch) for kernel, arch, _ in kernels} == {k[:2] for k in kernels_in(report)}
+def functions_of(report):
+    """(architecture, kernel, lines) of each of our kernels that cuobjdump reports. Those of CUB are left out."""
+    for part in re.split(r"^arch = ", report, flags=re.M)[1:]:
+        for name, lines in re.findall(r"Function :? ?(\S+)(.*?)(?=Function|\Z)", part, re.S):
+            if name.startswith("_ZN9multitier"):
+                yield part.split()[0], re.search(r"\d([A-Z][A-Za-z]*?Kernel)", name)[1], lines
+
+
+def kernels_in(report):
+    """[(kernel, architecture, registers, stack bytes, local bytes)] of what `cuobjdump -res-usage` printed."""
+    found = []
+    for arch, kernel, lines in functions_of(report):
+        [used] = re.findall(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", lines)
+        found.append((kernel, arch, *map(int, used)))
+    return found
+
+
+def sass(report):
+    """[(kernel, architecture, its instructions)] of what `cuobjdump -sass` printed."""
+    return [
+        (kernel, arch, re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", lines))
+        for arch, kernel, lines in functions_of(report)
+    ]
+
+
+@pytest.fixture(scope="module")
+def written():
+    """The names of the kernels in the sources."""
+    names = set()
+    for source in glob.glob(os.path.join(ROOT, "cc/device/kernels/*.cu.cc")):
+        with open(source, encoding="utf-8") as file:
+            names |= set(re.findall(r"(\w+Kernel)\(", file.read()))
+    return names - {"EnqueueKernel"}
+
+
+def all_of(written):
+    return {(kernel, arch) for kernel in written for arch in ARCHITECTURES}
+
+
+@of_the_library
+def test_kernels_use_few_registers_and_no_local_memory(written):
+    kernels = kernels_in(dumped("-res-usage"))
+    assert {kernel[:2] for kernel in kernels} == all_of(written)
+    for name, arch, registers, stack, local in kernels:
+        assert (stack, local) == (0, 0), f"{name} for {arch}"
+        assert registers <= LIMITS.get(name, MOST), f"{name} for {arch}"
+
+
+def test_a_stack_and_a_register_too_many_are_found():
+    report = """
+arch = sm_90
+Resource usage:
+ Function _ZN9multitier6device43_GLOBAL__N__c6_8eaf10FindKernelENS0_8FindArgsE:
+  REG:33 STACK:8 SHARED:0 LOCAL:4 CONSTANT[0]:400 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+    assert kernels_in(report) == [("FindKernel", "sm_90", 33, 8, 4)]
+
+
+@of_the_library
+def test_instructions_have_wide_loads_and_no_local_memory(written):
+    kernels = sass(dumped("-sass"))
+    assert {kernel[:2] for kernel in kernels} == all_of(written)
     for kernel, arch, instructions in kernels:
         names = [re.sub(r"^@!?\w+ +", "", text).split()[0] for text in instructions]
         assert len(names) > 10
@@ -129,11 +125,7 @@ def test_instructions_have_wide_loads_and_no_local_memory(compiled):
             assert not [n for n in names if n.startswith("LD") and re.search(r"[US]8$", n)], arch
 
 
-def test_kernels_with_widths_are_kernels():
-    written = set()
-    for source in KERNELS:
-        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
-            written |= set(re.findall(r"(\w+Kernel)\(", file.read()))
+def test_kernels_with_widths_are_kernels(written):
     assert {*WIDTHS, *NO_BYTES, *LIMITS} <= written
 
 
@@ -182,10 +174,21 @@ def test_a_launch_goes_to_the_gpu_of_its_stream_and_the_thread_keeps_its_own(tmp
     (tmp_path / "runtime.cc").write_text(RUNTIME)
     (tmp_path / "launches.cu").write_text(LAUNCHES)
     target = tmp_path / "launches"
-    compile_(tmp_path / "launches.cu", f"{target}.o", "-c")
     sources = [tmp_path / "runtime.cc", os.path.join(ROOT, "cc/base/status.cc")]
-    subprocess.run(
-        ["g++", "-std=c++17", "-I.", *sources, f"{target}.o", "-o", target], cwd=ROOT, check=True
-    )
+    for command in (
+        [
+            NVCC,
+            "-std=c++17",
+            "-I.",
+            "-x",
+            "cu",
+            "-c",
+            tmp_path / "launches.cu",
+            "-o",
+            f"{target}.o",
+        ],
+        ["g++", "-std=c++17", "-I.", *sources, f"{target}.o", "-o", target],
+    ):
+        subprocess.run(command, cwd=ROOT, check=True)
     done = subprocess.run([target], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "launch on 0\nlaunch on 1\n" * 2), done.stderr

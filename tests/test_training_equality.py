@@ -19,7 +19,6 @@ import worlds
 STEPS = 20
 VOCABULARY = 24
 BATCH = 24
-DIMS = (1, 3, 8, 16, 17, 64, 200)
 F = np.float32
 
 v1 = tf.compat.v1
@@ -277,9 +276,15 @@ def test_every_rule_of_the_engine_has_a_case():
     assert {case.rule for case in CASES.values()} == set(tf_multitier.engine.update_rules())
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("name", sorted(CASES))
+def _pairs():
+    """Each rule with dims of a vector and a rest, of whole vectors, and of less than one or of many; each with both lookups."""
+    for i, name in enumerate(sorted(CASES)):
+        yield name, 17, i % 2 == 0
+        yield name, (8, 16, 64)[i % 3], i % 2 == 1
+        yield name, (1, 3, 200)[i // 2 % 3], i % 2 == 0
+
+
+@pytest.mark.parametrize("name, dim, sparse", _pairs())
 def test_training_equals_stock_and_reference(name, dim, sparse):
     case = CASES[name]
     (stock, ours, parted), (reference, parted_reference), largest = _train(

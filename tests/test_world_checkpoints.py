@@ -58,7 +58,7 @@ import tensorflow as tf
 import tf_multitier
 from tf_multitier.distribute import CheckpointManager, CollectiveStrategy
 
-strategy = CollectiveStrategy(timeout=30)
+strategy = CollectiveStrategy(timeout=60)
 rank, size = strategy.rank(), strategy.world_size()
 directory = folder + "/shared"
 
@@ -141,6 +141,7 @@ strategy.barrier()
 if rank == 0:
     manager._world.timeout = 2
     print("late:", error_of(lambda: manager.save(50)))
+    manager._world.timeout = 60
 strategy.barrier()
 """
 # The same rows and values as before, after a save of what was restored.
