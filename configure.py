@@ -98,7 +98,8 @@ def command_test(arguments):
         environment.install_cuda_tools()
         variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()
     files = {"1": suites.unit_files(), "2": suites.SYSTEM}
-    files = files.get(tier, files["1"] + files["2"])
+    # The long files first: none of them is left for one process at the end.
+    files = files.get(tier, files["2"] + files["1"])
     command = suites.pytest(files, *suites.workers())
     if arguments:
         command = suites.pytest([], *arguments)

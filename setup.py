@@ -10,8 +10,8 @@ import runpy
 import setuptools
 from setuptools.command import bdist_wheel
 
-_VERSION = "0.1.0"
 _PACKAGE = pathlib.Path(__file__).resolve().parent / "tf_multitier"
+_VERSION = runpy.run_path(str(_PACKAGE / "_version.py"))["VERSION"]
 
 for _name in ("_engine.so", "_tf_multitier_ops.so", "_build_info.py"):
     if not (_PACKAGE / _name).exists():

@@ -55,6 +55,13 @@ SYSTEM = [
     "test_tf2_serving.py",
     "test_type_checkers.py",
     "test_v1_entry_points.py",
+    "test_world.py",
+    "test_world_checkpoints.py",
+    "test_world_deeprec.py",
+    "test_world_dynamicemb.py",
+    "test_world_failures.py",
+    "test_world_keras.py",
+    "test_world_sessions.py",
 ]
 
 # {file: the cases of it that a job runs, as pytest's -k; "" for all}.
@@ -150,8 +157,9 @@ def pytest(files, *options):
 
 
 def workers():
-    """pytest's options for a process per core, a file of tests at a time each."""
-    return ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile"]
+    """pytest's options for a process per core and one for times of waiting. Each takes a file at a time, in the order given."""
+    number = str(min(8, os.cpu_count() or 1) + 1)
+    return ["-n", number, "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def selected(cases):

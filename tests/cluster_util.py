@@ -2,10 +2,9 @@
 
 import os
 import re
-import subprocess
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import forks
+from forks import ROOT
 
 # The beginning of each program. It has the folder of the test as its argument.
 BEGIN = """
@@ -25,20 +24,18 @@ def end_task(task, number):
 """
 
 
-def launch(folder, code, *arguments, status=0, module="tf_multitier.launch"):
+def launch(folder, code, *arguments, status=0, module=None):
     """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher).
 
-    status: the exit status that the launcher shall have. module: the launcher.
+    status: the exit status that the launcher shall have. module: another launcher than ours.
     """
     program = folder / "program.py"
     program.write_text(BEGIN + code)
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments, str(program), str(folder)],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    launcher = (
+        [os.path.join(ROOT, "tests", "forked_launch.py")] if module is None else ["-m", module]
+    )
+    done = forks.run(
+        [*launcher, *arguments, str(program), str(folder)], {**os.environ, "PYTHONPATH": ROOT}
     )
     assert done.returncode == status, done.stdout + done.stderr[-5000:]
     lines = {}

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import types
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FIRST = threading.Lock()
 
 

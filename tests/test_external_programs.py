@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import external_util
+import forks
 from tf_multitier import engine
 from tf_multitier import external_storage
 
@@ -45,14 +45,7 @@ def variable(name, rows, **more):
 
 def run_program(path, text, code=0):
     text = _PROGRAM + text
-    done = subprocess.run(
-        [sys.executable, "-c", text, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
+    done = forks.run(["-c", text, str(path)])
     assert done.returncode == code, done.stderr
     return done
 

@@ -176,6 +176,7 @@ strategy.barrier()
 """
 
 ALIKE = """
+from tf_multitier import _version
 with strategy.scope():
     items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
     pages = tf_multitier.get_embedding_variable("pages", 4, initializer=tf.constant_initializer(float(rank)))
@@ -184,6 +185,10 @@ refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(it
 refused(tf.errors.InvalidArgumentError, other, lambda: tf.function(lambda: tf.nn.embedding_lookup(pages, [1]))())
 refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(users if rank else pages, [1]))
 refused(tf.errors.InvalidArgumentError, other, lambda: users.peek([1]) if rank else users.get_frequency([1]))
+_version.VERSION = ["0.1.0", "0.2.0"][rank]
+refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(users, [1]))
+refused(tf.errors.InvalidArgumentError, f"here: .*, tf_multitier 0.{rank + 1}.0", lambda: tf.nn.embedding_lookup(users, [1]))
+_version.VERSION = "0.1.0"
 tf.nn.embedding_lookup(users, [1])  # the world is still whole
 if rank == 0:
     late = "rank 0 of 2: expected all ranks in the same step within 12 seconds, found one that is late or dead"

@@ -25,6 +25,7 @@ from tf_multitier import options
 from tf_multitier import patches
 from tf_multitier import train
 from tf_multitier._library import get_library_path
+from tf_multitier._version import VERSION as __version__
 from tf_multitier.config_pb2 import CacheStrategy
 from tf_multitier.config_pb2 import StorageType
 from tf_multitier.embedding_variable import EmbeddingVariable

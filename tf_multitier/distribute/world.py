@@ -29,6 +29,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import _version
 from tf_multitier._library import ops
 
 _GROUP_KEY = 0x7F4D54
@@ -148,15 +149,16 @@ class World:
           where: what the error names.
           exchange: its number.
         """
-        mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), digest(what)])
+        mark = digest(f"{_version.VERSION} {what}")
+        mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), mark])
         every = self.all_to_all(tf.tile(mine[None], [self.size, 1]), SIZES, exchange)
         with tf.device(self.device):
-            others = tf.where(tf.not_equal(every[:, 2], digest(what)))[:, 0]
+            others = tf.where(tf.not_equal(every[:, 2], mark))[:, 0]
             expected = (
                 f"collective training: rank {self.rank}: expected lookups of the same embedding variables, of the same dims and "
-                "options, in the same order on all ranks, found others than here on ranks"
+                "options, in the same order on all ranks, with the same version of tf_multitier, found others than here on ranks"
             )
-            here = f"here: {where}"
+            here = f"here: {where}, tf_multitier {_version.VERSION}"
             check = tf.debugging.Assert(tf.equal(tf.size(others), 0), [expected, others, here])
             with tf.control_dependencies([] if check is None else [check]):
                 largest = tf.reduce_max(every, 0)

@@ -1,0 +1,3 @@
+"""The version of the package. setup.py reads it too."""
+
+VERSION = "0.1.0"
