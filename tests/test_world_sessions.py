@@ -7,10 +7,10 @@ import time
 import numpy as np
 
 import pytest
+import tensorflow as tf
 
-import tf_multitier
 from cluster_util import launch
-from tf_multitier.distribute import world
+from tf_multitier import delta_names
 
 # Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
 PROGRAM = """
@@ -52,9 +52,12 @@ with tf.Graph().as_default():
     grads = strategy.reduce_gradients(tf.gradients(loss, parts), variables=parts)
     train.append(optimizer.apply_gradients(zip(grads, parts)))
     assert tf.get_collection(tf.GraphKeys.TRAIN_OP) == train
-    hooks = [tf.train.StopAtStepHook(last_step=STEPS)]
+    hooks, every = [tf.train.StopAtStepHook(last_step=STEPS)], 4
+    if DELTAS:
+        hooks.append(tf_multitier.train.IncrementalSaverHook(folder + "/model", save_steps=100, save_incremental_steps=1))
+        every = None
     with tf.train.MonitoredTrainingSession(
-        checkpoint_dir=folder + "/model", save_checkpoint_steps=4, save_checkpoint_secs=None, hooks=hooks
+        checkpoint_dir=folder + "/model", save_checkpoint_steps=every, save_checkpoint_secs=None, hooks=hooks
     ) as session:
         while not session.should_stop():
             session.run(train, {ids: ids_of(session.run(step), rank)})
@@ -70,7 +73,7 @@ READ = """
 with tf.Graph().as_default():
     tables, weights, ids, loss = build()
     with tf.Session() as session:
-        tf.train.Saver().restore(session, folder + "/model/model.ckpt-10")
+        tf.train.Saver().restore(session, PREFIX)
         counts(session, tables)
         print("weights", session.run(weights).tobytes().hex())
 """
@@ -155,15 +158,17 @@ def check_counts(lines, steps, ranks=2):
 
 
 def test_monitored_sessions_count_exactly_and_go_on_from_a_checkpoint_of_all_parts(tmp_path):
-    for steps in (6, 10):
-        code = PROGRAM + f"STEPS = {steps}\n" + TRAINED
+    for began, steps, deltas in ((0, 6, False), (6, 8, True), (8, 10, True)):
+        code = PROGRAM + f"STEPS, DELTAS = {steps}, {deltas}\n" + TRAINED
         lines, _ = launch(tmp_path, code, "--workers=2")
         weights = check_counts(lines, steps)
-        began = 0 if steps == 6 else 6
         assert {line for its in lines.values() for line in parse(its, "steps")} == {
             str(2 * (steps - began))
         }
-    lines, _ = launch(tmp_path, PROGRAM + READ, "--workers=1")
+    newest = delta_names.deltas(tf.train.latest_checkpoint(tmp_path / "model"))[-1]
+    assert newest.startswith(f"{tmp_path}/model/model.ckpt-")
+    read = f'PREFIX = "{newest}"\n' + READ
+    lines, _ = launch(tmp_path, PROGRAM + read, "--workers=1")
     assert check_counts(lines, 10) == weights
 
 
@@ -208,12 +213,3 @@ def test_a_rank_that_failed_ends_at_once(tmp_path, end, arguments, status):
     code = PROGRAM.replace("timeout=60", "timeout=200") + FAILED.replace("END", end)
     launch(tmp_path, code, "--workers=2", *arguments, status=status)
     assert time.time() - (tmp_path / "failed").stat().st_mtime < 100
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_incremental_saver_of_a_divided_variable_is_refused(graph, rank):
-    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(2)]
-    with world.scope(world.World(rank, 2, devices[rank], 5.0, devices)):
-        tf_multitier.get_embedding_variable("users", 4)
-    with pytest.raises(NotImplementedError, match="'users': expected tf.compat.v1.train.Saver"):
-        tf_multitier.train.IncrementalSaver()

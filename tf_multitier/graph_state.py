@@ -31,6 +31,7 @@ class GraphState:
     shared: {key: tensor}, see `shared`.
     reduced: {name of the values of a gradient of a world: whether they are rows} (distribute/reduced.py).
     restores: {a Saver's prefix: (ops that read parts of embedding variables, ops that read dense variables)}, see saver.py.
+    before_broadcast: functions of a session, which rank 0 of a world calls before the others get its dense values.
     """
 
     def __init__(self):
@@ -45,6 +46,7 @@ class GraphState:
         self.shared = {}
         self.reduced = {}
         self.restores = {}
+        self.before_broadcast = []
 
 
 def refuse_eager(what):

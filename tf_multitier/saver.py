@@ -111,11 +111,6 @@ def kind_of_save(kind, previous=None):
         _kind.reset(token)
 
 
-def is_incremental():
-    """Whether this runs in `kind_of_save` of an IncrementalSaver."""
-    return _kind.get()[0] != "full"
-
-
 class SaveSpecs(list):
     """The SaveSpecs of one table: one spec for a restore, all specs for a save.
 

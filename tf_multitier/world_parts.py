@@ -20,18 +20,7 @@ from tf_multitier.embedding_variable import make_variable
 from tf_multitier.tensorflow_internals import SaveSpec
 
 
-class _Part(EmbeddingVariable):
-    """A part."""
-
-    def _check_save(self):
-        if saver.is_incremental():
-            raise NotImplementedError(
-                f"embedding variable '{self.variable_name}': expected tf.compat.v1.train.Saver in a world of processes, found an "
-                "IncrementalSaver: save full checkpoints"
-            )
-
-
-class PartOfRank(_Part):
+class PartOfRank(EmbeddingVariable):
     """The part of this rank, which is not rank 0."""
 
     @property
@@ -48,7 +37,6 @@ class PartOfRank(_Part):
     @property
     def specs(self) -> list:
         """What a Saver restores: a slice that every checkpoint has. It is an error to save it."""
-        self._check_save()
         [first, *_] = saver.SaveSpecs(self)
         return [SaveSpec(self._refuse, first.slice_spec, first.name, first.dtype, self.device)]
 
@@ -65,7 +53,7 @@ class PartOfRank(_Part):
         return tf.no_op()
 
 
-class PartOfRank0(_Part):
+class PartOfRank0(EmbeddingVariable):
     """The part of rank 0, with the parts of the other ranks."""
 
     others: typing.Any = ()
@@ -93,7 +81,6 @@ class PartOfRank0(_Part):
     @property
     def specs(self) -> list:
         """The specs of the parts of all ranks."""
-        self._check_save()
         return _AllSpecs(self._all)
 
     def restore(
@@ -148,6 +135,8 @@ def make(world, full_name, attrs, matrix, trainable, collections):
 def _other(world, rank, full_name, attrs, matrix):
     attrs = dict(attrs, partition_index=rank)
     with tf.device(world.devices[rank]):
-        part = make_variable(f"{full_name}/part_{rank}", attrs, matrix, False, [], _Part)
+        part = make_variable(
+            f"{full_name}/part_{rank}", attrs, matrix, False, [], EmbeddingVariable
+        )
     part.of_world = world
     return part

@@ -16,6 +16,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier import graph_state
 from tf_multitier.distribute import reduced
 from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_steps
@@ -115,6 +116,8 @@ def _chief(original, world):
     def create_session(self):
         session = original(self)
         if world.is_used_in(session.graph):
+            for act in graph_state.state_of(session.graph).before_broadcast:
+                act(session)
             session.run(session.graph.get_operation_by_name(_begins[session.graph]))
         return session
 

@@ -6,6 +6,8 @@ import os
 
 import tensorflow as tf
 
+from tf_multitier import graph_state
+from tf_multitier.distribute import world as worlds
 from tf_multitier.train.incremental_saver import IncrementalSaver
 
 v1 = tf.compat.v1
@@ -22,7 +24,8 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
         ) as session: ...
 
     The session restores the newest checkpoint; then the hook applies the deltas that continue it. A save happens after a step,
-    between two session.run calls of this session. When the session ends, the hook saves what changed.
+    between two session.run calls of this session. When the session ends, the hook saves what changed. In a world of processes rank 0
+    saves the parts of all; on other ranks the hook does nothing.
 
     Args:
       checkpoint_dir: directory of the checkpoints.
@@ -62,16 +65,25 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
         self.saver = IncrementalSaver(
             max_to_keep=self._max_to_keep, max_deltas=self._max_deltas, save_relative_paths=True
         )
+        graph, world = v1.get_default_graph(), worlds.connected()
+        self._world = world if world is not None and world.is_used_in(graph) else None
+        self._saves = self._world is None or self._world.rank == 0
+        if self._world is not None and self._saves:
+            graph_state.state_of(graph).before_broadcast.append(self._apply_deltas)
+
+    def _apply_deltas(self, session):
+        base = v1.train.latest_checkpoint(self._directory)
+        if base is not None:
+            self.saver.apply_deltas(session, base)
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        """Applies the deltas that continue the checkpoint which the session restored."""
+        """Applies the deltas that continue the checkpoint which the session restored, unless that is done."""
         del coord
         tf.io.gfile.makedirs(self._directory)
-        base = v1.train.latest_checkpoint(self._directory)
-        if base is not None:
-            self.saver.apply_deltas(session, base)
+        if self._world is None:
+            self._apply_deltas(session)
         step = session.run(self._step)
         self._full.update_last_triggered_step(step)
         self._incremental.update_last_triggered_step(step)
@@ -90,6 +102,8 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         """Saves if it is time."""
         step = run_values.results + 1  # the step that was read may be the one before
+        if not self._saves:
+            return
         if self._full.should_trigger_for_step(step):
             self._save(run_context.session, full=True)
         elif self._incremental.should_trigger_for_step(step):
@@ -97,7 +111,7 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Saves what changed since the last save."""
-        if session.run(self._step) != self._incremental.last_triggered_step():
+        if self._saves and session.run(self._step) != self._incremental.last_triggered_step():
             self._save(session, full=False)
 
     def _save(self, session, full):
