@@ -177,6 +177,7 @@ strategy.barrier()
 
 ALIKE = """
 from tf_multitier import _version
+from tf_multitier.distribute import world as worlds
 with strategy.scope():
     items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
     pages = tf_multitier.get_embedding_variable("pages", 4, initializer=tf.constant_initializer(float(rank)))
@@ -185,6 +186,11 @@ refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(it
 refused(tf.errors.InvalidArgumentError, other, lambda: tf.function(lambda: tf.nn.embedding_lookup(pages, [1]))())
 refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(users if rank else pages, [1]))
 refused(tf.errors.InvalidArgumentError, other, lambda: users.peek([1]) if rank else users.get_frequency([1]))
+sizes = worlds._PADDED[:]
+worlds._PADDED[1:] = []
+large = "expected at most 256 numbers for each rank in the request or the answer"
+refused(tf.errors.InvalidArgumentError, large, lambda: tf.nn.embedding_lookup(users, np.arange(2000 * (1 - rank))))
+worlds._PADDED[:] = sizes
 _version.VERSION = ["0.1.0", "0.2.0"][rank]
 refused(tf.errors.InvalidArgumentError, other, lambda: tf.nn.embedding_lookup(users, [1]))
 refused(tf.errors.InvalidArgumentError, f"here: .*, tf_multitier 0.{rank + 1}.0", lambda: tf.nn.embedding_lookup(users, [1]))

@@ -50,9 +50,11 @@ NOT_SENT = (tf.string, tf.resource, tf.variant)
 
 
 def _padded_sizes():
-    sizes = [256]
-    while sizes[-1] < 2**28:
-        sizes.append(sizes[-1] + 2 ** (sizes[-1].bit_length() - 1) // 16)
+    """Up to 2 GiB of int64: gRPC sends no larger message."""
+    sizes, step = [256], 16
+    while sizes[-1] + step < 2**28:
+        sizes.append(sizes[-1] + step)
+        step = 2 ** (sizes[-1].bit_length() - 1) // 16
     return sizes
 
 
@@ -161,7 +163,18 @@ class World:
             here = f"here: {where}, tf_multitier {_version.VERSION}"
             check = tf.debugging.Assert(tf.equal(tf.size(others), 0), [expected, others, here])
             with tf.control_dependencies([] if check is None else [check]):
-                largest = tf.reduce_max(every, 0)
+                largest = tf.reduce_max(every[:, :2], 0)
+            check = tf.debugging.Assert(
+                tf.reduce_max(largest) <= _PADDED[-1],
+                [
+                    f"collective training: expected at most {_PADDED[-1]} numbers for each rank in the request or the answer of a lookup, "
+                    "found",
+                    largest,
+                    "look up smaller batches",
+                ],
+            )
+            with tf.control_dependencies([] if check is None else [check]):
+                largest = tf.identity(largest)
         return largest[0], largest[1]
 
     def swap(self, tensors: list, largest: typing.Any, kind: str, exchange: int) -> list:
