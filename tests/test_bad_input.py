@@ -1,4 +1,4 @@
-"""Bad input never ends the process: docs/errors.md promises it."""
+"""Bad input never ends the process: docs/operations.md promises it."""
 
 import os
 

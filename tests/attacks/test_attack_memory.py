@@ -416,7 +416,7 @@ def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, 
     expect_flushed_rows(said, tmp_path)
 
 
-# Nothing is left for operations that have begun, nor in the reserve: the engine ends the process, as docs/errors.md says.
+# Nothing is left for operations that have begun, nor in the reserve: the engine ends the process.
 @pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
 def test_a_process_that_the_engine_ends_loses_no_flushed_row(kind, calls, tmp_path, capfd):
     process, said = flushing(kind, calls, tmp_path, 1 << 14)
