@@ -92,23 +92,29 @@ for i in range(3):
         assert (tmp_path / f"ev{i}").read_text().count(",") == 80_000 - 1
 
 
-def test_garbage_is_collected_in_a_call_of_its_own_storage(tmp_path):
-    run_program(
-        tmp_path,
-        """
+_COLLECTING = """
 import gc
 gc.disable()
-garbage = threading.Event()
+garbage, collected = threading.Event(), threading.Event()
 
 class Collecting(Store):
     def insert(self, keys, rows):
         super().insert(keys, rows)
         if threading.current_thread() is not threading.main_thread():
             garbage.wait(60)
-            gc.collect()  # the variable, on the thread that it waits for
+            gc.collect()  # the variable or table, on the thread that it waits for
+            collected.set()
 
 Store = Collecting
 keys = np.arange(80_000)
+"""
+
+
+def test_a_variable_is_collected_in_a_call_of_its_own_storage(tmp_path):
+    run_program(
+        tmp_path,
+        _COLLECTING
+        + """
 ev = variable("ev", 1 << 16)
 with tf.GradientTape() as tape:
     loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, keys))
@@ -123,6 +129,23 @@ while not os.path.exists(sys.argv[1] + "/ev"):
 """,
     )
     assert (tmp_path / "ev").read_text().count(",") == 80_000 - 1
+
+
+def test_a_table_is_collected_in_a_call_of_its_own_storage(tmp_path):
+    run_program(
+        tmp_path,
+        _COLLECTING
+        + """
+table = engine.Table(4, storage_type="DRAM_EXTERNAL", storage_rows=[1 << 16], external_storage=Store, name="table")
+table.apply("sgd", keys, np.ones((len(keys), 4)), hyper={"learning_rate": 0.1})
+table.circle = table
+del table
+SLOW = 0.05  # what closes the table is at work when the program ends
+garbage.set()
+assert collected.wait(60)
+""",
+    )
+    assert (tmp_path / "table").read_text().count(",") == 80_000 - 1
 
 
 def test_a_saved_model_names_its_storage_and_needs_it_registered(tmp_path):

@@ -24,6 +24,7 @@
 #include "cc/python/py_part_file.h"
 #include "cc/python/py_table.h"
 #include "cc/python/salvage.h"
+#include "cc/tier/external/external_store.h"
 
 namespace multitier {
 namespace {
@@ -65,6 +66,21 @@ py::array PartitionsOf(const Array<int64_t>& keys, int partitions) {
   return Own(std::move(owners));
 }
 
+// Calls work() where it may wait for functions of a storage: see RunUnlocked. An exception is printed.
+void RunUnlockedWork(const std::string& storage, py::object work) {
+  const auto owned = std::make_shared<py::object>(std::move(work));
+  py::gil_scoped_release release;
+  RunUnlocked(storage, [owned] {
+    py::gil_scoped_acquire acquire;
+    const py::object called = std::move(*owned);
+    try {
+      called();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(called);
+    }
+  });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_engine, module) {
@@ -82,6 +98,7 @@ PYBIND11_MODULE(_engine, module) {
   });
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
+  module.def("run_unlocked", &RunUnlockedWork);
   module.def("check_manifest", &CheckManifest);
   module.def("remove_abandoned_files", &UnfinishedSave::RemoveAbandoned);
   py::class_<PyPartReader>(module, "PartReader")
@@ -135,7 +152,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("set_budget", &PyTable::SetDramBudget)
       .def("reserve", &PyTable::Reserve)
       .def("compact", &PyTable::Compact)
-      .def("close", &PyTable::Close)
+      .def("close", &PyTable::Close, py::arg("deleted") = false)
       .def("prefetch", &PyTable::Prefetch)
       .def("release_prefetched", &PyTable::ReleasePrefetched)
       .def("pop_dropped", &PyTable::PopDropped)

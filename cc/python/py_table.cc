@@ -251,14 +251,14 @@ py::array PyTable::RemovedSince(int64_t version) {
   return Own(std::move(keys));
 }
 
-void PyTable::Close() {
+void PyTable::Close(bool deleted) {
   Status status = CheckProcess();
   if (status.ok()) {
     py::gil_scoped_release release;
     std::unique_lock<std::shared_mutex> lock(mutex_);
     if (table_ == nullptr) return;
     if (table_->options().keep || !table_->options().external_storage.empty()) status = table_->Flush();
-    if (status.ok()) {
+    if (status.ok() || deleted) {
       table_.reset();
       instance_.reset();
     }

@@ -93,7 +93,8 @@ class PyTable {
   py::array PopDropped();
   py::dict PopDroppedRows();
   py::array RemovedSince(int64_t version);
-  void Close();
+  // deleted: close it even if rows cannot be flushed.
+  void Close(bool deleted);
 
   // Runs operation() and keeps all tables open meanwhile. A table may occur more than once.
   template <typename Operation>

@@ -4,6 +4,7 @@ say where rows lie."""
 from __future__ import annotations
 
 import collections.abc
+import functools
 import json
 import numbers
 import os
@@ -99,7 +100,7 @@ class Table(RowTransfer, TierControl):
         files = kept.encode_options(text, matrix) if record["keep"] and recover is None else []
         self._table = _engine.Table(text, matrix, recover, files)
         if record["external_storage"]:
-            weakref.finalize(self, _close, self._table, os.getpid())
+            weakref.finalize(self, _close, self._table, record["external_storage"], os.getpid())
 
     @classmethod
     def open(
@@ -401,10 +402,10 @@ class Table(RowTransfer, TierControl):
         return json.loads(self._table.stats_json())
 
 
-def _close(table, process):
+def _close(table, storage, process):
     """Closes a table over an external storage that is open, when it is deleted or the process ends. An error is printed."""
     if os.getpid() == process:
-        table.close()
+        _engine.run_unlocked(storage, functools.partial(table.close, deleted=True))
 
 
 def _gather(option, given):

@@ -15,7 +15,8 @@
  * the table fails with this text, and the table is as it was. insert takes all rows or none.
  *
  * Threads. Any thread may call any function at any time, also several at once. For one key, insert and erase come one after the
- * other. No function may use the table whose store it is.
+ * other. No function may use the table whose store it is. A function may delete tables, as Python does when it collects
+ * garbage: another thread closes them, and the function does not wait for it.
  *
  * A library exports `const multitier_storage* multitier_storage_get(void)`; tf_multitier.external_storage.load registers it. */
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -27,9 +28,12 @@ class RegisteredStorage {
   const std::string& name() const { return name_; }
   const multitier_storage& functions() const { return functions_; }
   Gate* gate() { return &gate_; }
+  Gate* works() { return &works_; }
   void End() {
     // In a forked child, threads of the parent may be inside for ever.
-    if (::getpid() == pid_ && !ended_.exchange(true)) gate_.Close();
+    if (::getpid() != pid_ || ended_.exchange(true)) return;
+    works_.Close();
+    gate_.Close();
   }
 
   // Runs call(error), which returns whether it was done.
@@ -53,6 +57,7 @@ class RegisteredStorage {
   const multitier_storage functions_;
   const pid_t pid_ = ::getpid();
   std::atomic<bool> ended_{false};
+  Gate works_;  // work of RunUnlocked in other threads, which needs the functions
   Gate gate_;
 };
 
@@ -111,8 +116,11 @@ static_assert(static_cast<int>(DType::kFloat32) == MULTITIER_FLOAT32 &&
 Status CheckExternalStorage(const std::string& name) { return FindStorage(name).status(); }
 
 void RunUnlocked(const std::string& storage, const std::function<void()>& work) {
-  if (calls_of_this_thread > 0 && StartThread("storage_end", work).ok()) return;
   const Result<std::shared_ptr<RegisteredStorage>> found = FindStorage(storage);
+  if (calls_of_this_thread > 0) {
+    const auto inside = found.ok() ? std::make_shared<MaybeInsideGate>((*found)->works()) : nullptr;
+    if (StartThread("storage_end", [work, inside] { work(); }).ok()) return;
+  }
   if (!found.ok() || (*found)->functions().unlocked == nullptr) return work();
   const MaybeInsideGate inside((*found)->gate());
   if (!inside.inside()) return work();
@@ -204,5 +212,7 @@ int multitier_register_storage(const char* name, const multitier_storage* storag
 }
 
 void multitier_end_storage(const char* name) {
-  for (const auto& storage : multitier::FindStorages(name)) storage->End();
+  auto storages = multitier::FindStorages(name);
+  std::reverse(storages.begin(), storages.end());  // RunUnlocked is inside the newest, and may need an older one
+  for (const auto& storage : storages) storage->End();
 }

@@ -32,6 +32,7 @@ Status CheckExternalStorage(const std::string& name);
 // Calls `work` without the locks that functions of the storage need in other threads: in Python, without the GIL. For what
 // waits until background work ends. A storage that the process does not have has no such lock. In a function of a storage
 // (where Python may collect garbage), a thread of its own does the work: that of the function may be what the work waits for.
+// multitier_end_storage waits for that thread.
 void RunUnlocked(const std::string& storage, const std::function<void()>& work);
 
 class ExternalStore {
