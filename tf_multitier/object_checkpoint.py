@@ -164,9 +164,19 @@ def write_parts(variables: list, prefix: str) -> list:
     return [manifest.numpy().decode() for manifest in _manifests(parts, tf.constant(prefix))]
 
 
-def _manifests(parts, prefix):
+def write_columns(variables: list, prefix: str, slots: bool) -> list:
+    """Writes the rows of variables of one part each, as of one moment, as arrays. Eagerly. Returns what ColumnFiles describes.
+
+    The files are those of cc/checkpoint_files/column_files.h. On an error some may be there. slots: those of the slots, too.
+    """
+    parts = [part for variable in variables for part in variable.parts]
+    described = _manifests(parts, tf.constant(prefix), columns="all" if slots else "value")
+    return [json.loads(text.numpy()) for text in described]
+
+
+def _manifests(parts, prefix, columns=""):
     """Writes the rows of the parts next to a checkpoint, those of one process as of one moment. Returns the manifest of each."""
-    written = _written.get()
+    written = None if columns else _written.get()
     if written is not None and tf.executing_eagerly():
         return [tf.constant(written[id(part)]) for part in parts]
     manifests = {}
@@ -176,7 +186,7 @@ def _manifests(parts, prefix):
             group = ops.multitier_save_group()
             joined = [ops.multitier_join_save_group(group, part.handle) for part in its]
             with tf.control_dependencies(joined):
-                write = ops.multitier_write_save_group(group, prefix, kind="full")
+                write = ops.multitier_write_save_group(group, prefix, kind="full", columns=columns)
             with tf.control_dependencies([write]):
                 for part in its:
                     manifests[id(part)] = ops.multitier_saved_part(group, part.handle)

@@ -23,11 +23,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/base/helpers.h"
+#include "cc/checkpoint_files/column_files.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
 #include "cc/kernels/stale_files.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/table/snapshot_together.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
@@ -71,6 +74,31 @@ class SaveGroup {
       prefix_ = prefix;
       for (const auto& part : parts) unkept_.push_back(part->manifest().file);
     }
+    return absl::OkStatus();
+  }
+
+  // slots: see ColumnFiles.
+  absl::Status WriteColumns(const std::string& prefix, bool slots) {
+    absl::MutexLock lock(&mutex_);
+    if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
+    written_ = true;
+    const std::vector<std::shared_ptr<VariableState>> states = std::exchange(states_, {});
+    std::vector<std::unique_ptr<ColumnFiles>> files;
+    std::vector<TableInGroup> group;
+    for (const auto& state : states) {
+      EmbeddingTable* const table = state->table.get();
+      if (!state->read_only) TF_RETURN_IF_ERROR(ToAbsl(table->Expire(table->NewestStep(), nullptr)));
+      files.push_back(std::make_unique<ColumnFiles>(absl::StrCat(prefix, "-", files.size()), slots));
+      ColumnFiles* const its = files.back().get();
+      TF_RETURN_IF_ERROR(ToAbsl(its->Open()));
+      TableInGroup of_group;
+      of_group.table = table;
+      of_group.visit = [its](Rows* rows) { return its->Add(*rows); };
+      of_group.finish = [its] { return its->Finish(); };
+      group.push_back(std::move(of_group));
+    }
+    TF_RETURN_IF_ERROR(ToAbsl(SnapshotTogether(group)));
+    for (size_t i = 0; i < files.size(); ++i) manifests_.emplace_back(group[i].table, files[i]->Describe().ToString());
     return absl::OkStatus();
   }
 
@@ -183,6 +211,9 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("until_kept", &until_kept_));
     OP_REQUIRES(context, !until_kept_ || frozen_.has_value(),
                 absl::InvalidArgumentError("MultitierWriteSaveGroup: expected until_kept of frozen parts alone"));
+    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
+    OP_REQUIRES(context, columns_.empty() || (kind_ == SaveKind::kFull && !frozen_.has_value()),
+                absl::InvalidArgumentError("MultitierWriteSaveGroup: expected kind full, and no frozen parts, of columns"));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -200,12 +231,14 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(GetGroup(context, &group));
     TF_RETURN_IF_ERROR(CheckRank(context, "prefix", context->input(1), 0));
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    if (!columns_.empty()) return group->WriteColumns(prefix, columns_ == "all");
     return group->Write(context->env(), prefix, kind_, frozen_, until_kept_);
   }
 
   SaveKind kind_ = SaveKind::kFull;
   std::optional<DType> frozen_;
   bool until_kept_ = false;
+  std::string columns_;
 };
 
 class KeepSaveGroupKernel : public OpKernel {

@@ -174,6 +174,7 @@ REGISTER_OP("MultitierWriteSaveGroup")
     .Attr("kind: {'full', 'base', 'delta'} = 'full'")
     .Attr("frozen: {'', 'float32', 'float16', 'bfloat16'} = ''")
     .Attr("until_kept: bool = false")
+    .Attr("columns: {'', 'all', 'value'} = ''")
     .SetIsStateful()
     .SetShapeFn(OfSaveGroupShape)
     .Doc(R"doc(
@@ -190,6 +191,8 @@ kind: base: from the moment on the tables track what changes. delta: writes what
   and tracks on; FailedPrecondition if the changes are not known.
 frozen: the dtype of the values in parts for serving, which have keys and values alone. Empty: other parts, with everything.
 until_kept: of frozen parts: the files are removed at the end of the run, unless MultitierKeepSaveGroup was run.
+columns: writes arrays (checkpoint_files/column_files.h) in place of part files: of all columns, or all but the slots. Their paths
+  begin with the prefix. On an error the caller removes them. MultitierSavedPart then gives what ColumnFiles::Describe gives.
 )doc");
 
 REGISTER_OP("MultitierKeepSaveGroup").Input("group: variant").SetIsStateful().SetShapeFn(GroupAloneShape).Doc(R"doc(

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/crc32.h"
 #include "cc/env/instance_dir.h"
 #include "cc/env/unfinished_save.h"
 #include "cc/optimizer/update_rule.h"
@@ -66,6 +67,13 @@ py::array PartitionsOf(const Array<int64_t>& keys, int partitions) {
   return Own(std::move(owners));
 }
 
+// The CRC-32 of bytes with checksum `crc`, followed by those of a C-contiguous buffer.
+uint32_t Crc32(const py::buffer& buffer, uint32_t crc) {
+  const py::buffer_info bytes = buffer.request();
+  py::gil_scoped_release release;
+  return ExtendCrc32(crc, bytes.ptr, static_cast<size_t>(bytes.size * bytes.itemsize));
+}
+
 // Calls work() where it may wait for functions of a storage: see RunUnlocked. An exception is printed.
 void RunUnlockedWork(const std::string& storage, py::object work) {
   const auto owned = std::make_shared<py::object>(std::move(work));
@@ -99,6 +107,7 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
   module.def("run_unlocked", &RunUnlockedWork);
+  module.def("crc32", &Crc32);
   module.def("check_manifest", &CheckManifest);
   module.def("remove_abandoned_files", &UnfinishedSave::RemoveAbandoned);
   py::class_<PyPartReader>(module, "PartReader")

@@ -1,7 +1,8 @@
 """DynamicEmbDump: writes the tables of a model as dynamicemb's files (dump_files.py).
 
-The rows of all tables are those of one moment: a checkpoint of them is written into a working folder, while other threads may train.
-It becomes the raw files a block at a time. They are moved to their place when all are on the disk, and then the manifest is written.
+The rows of all tables are those of one moment. They are written into a working folder as arrays, while other threads may train. Most of
+the arrays are files of the dump; scores are made of others. When all are on the disk, they are moved to their place, and then the
+manifest is written.
 
 In a world, each rank writes the files of its rows, and rank 0 moves those of all.
 """
@@ -14,13 +15,14 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
 from tf_multitier.distribute import saving
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
 from tf_multitier.option_values import boolean
 from tf_multitier.working_folders import working_folder
+
+_BLOCK = 16384  # rows
 
 
 def DynamicEmbDump(
@@ -38,8 +40,7 @@ def DynamicEmbDump(
 
     In a world all processes call it, with a folder that all see. Each writes the files of its rank.
 
-    Its memory is that of a block of rows. Until it ends, the folder needs room for the rows twice. If it fails or is killed, the folder
-    has no manifest, and no table of a dump that is not whole.
+    Its memory is that of a block of rows. If it fails or is killed, the folder has no manifest, and no table of a dump that is not whole.
 
     Args:
       path: a folder, new or empty.
@@ -91,84 +92,92 @@ def DynamicEmbDump(
 
 def _write(made, dumped, optim, counter, place):
     """Writes the files of a rank into a working folder. Returns {file: its entry}. place: (rank, size of the world)."""
-    prefix, time_of_dump = _save(dumped, made, place[0])
-    saved = checkpoint.load(prefix).tables
+    prefix = os.path.join(made, f"moment-{place[0]}")
+    written = object_checkpoint.write_columns([t.variable for t in dumped], prefix, slots=optim)
+    time_of_dump = tables.now()  # no version is newer
     entries: dict = {}
-    for i, table in enumerate(dumped):
+    for table, columns in zip(dumped, written, strict=True):
         os.makedirs(os.path.join(made, table.path), exist_ok=True)
-        its = _TableDump(made, table, saved[str(i)], optim, counter, place).write(time_of_dump)
+        its = _TableDump(made, table, columns, optim, counter, place).write(time_of_dump)
         entries.update({f"{table.path}/{name}": entry for name, entry in its.items()})
     return entries
 
 
-def _save(dumped, made, rank):
-    """A checkpoint of the rows of this process, and its time: no version is newer."""
-    prefix = os.path.join(made, f"moment-{rank}")
-    object_checkpoint.save_own({str(i): t.variable for i, t in enumerate(dumped)}, prefix)
-    return prefix, tables.now()
-
-
 class _TableDump:
-    """Writes the files of one table from its checkpoint.
+    """Makes the files of one table from its rows, which are written as arrays.
 
     Args:
       made: the working folder.
       table: a ModelTable.
-      saved: the SavedTable.
+      columns: the arrays; see object_checkpoint.write_columns.
       optim, counter: see DynamicEmbDump.
       place: (rank, size of the world).
     """
 
-    def __init__(self, made, table, saved, optim, counter, place):
-        self._place = place
-        self._folder, self._table, self._saved = os.path.join(made, table.path), table, saved
-        items = [files.KEYS, files.VALUES, files.SCORES]
+    def __init__(self, made, table, columns, optim, counter, place):
+        self._place, self._table, self._columns = place, table, columns
+        self._folder = os.path.join(made, table.path)
+        self._rows = columns["files"]["keys"]["size"] // np.dtype(np.int64).itemsize
         self._slots = table.slots if optim else []
-        items += [files.STATES] if self._slots else []
-        if counter and table.table.options.admit_strategy is not None:
-            items += [files.COUNTED, files.COUNTS]
-        self._writers = {item: files.RawWriter(self._path(item)) for item in items}
-
-    def _path(self, item):
-        return os.path.join(self._folder, files.file_name(self._table.name, item, *self._place))
+        self._counts = counter and table.table.options.admit_strategy is not None
+        self._entries: dict = {}
 
     def write(self, time_of_dump):
-        """Writes all files. Returns {name: its entry}."""
-        for block in self._saved.blocks():
-            self._add(block, time_of_dump)
-        entries = {}
-        for item, writer in self._writers.items():
-            writer.close()
-            name = files.file_name(self._table.name, item, *self._place)
-            entries[name] = {"size": writer.size, "crc32": writer.checksum}
+        """Makes all files. Returns {name: its entry}."""
+        self._move(files.KEYS, "keys")
+        self._move(files.VALUES, "values")
+        self._make(files.SCORES, lambda at, n: self._scores(at, n, time_of_dump))
+        if self._slots:
+            found = [(slot["name"], slot["dim"]) for slot in self._columns["slots"]]
+            if found == [slot[:2] for slot in self._slots]:
+                self._move(files.STATES, "slots")
+            else:
+                self._make(files.STATES, self._states)
+        if self._counts:
+            self._move(files.COUNTED, "counted_keys")
+            self._move(files.COUNTS, "counted_frequencies")
         if self._place[0] == 0:
             name = f"{self._table.name}_{files.ARGUMENTS}"
             arguments = tables.arguments_of(self._table)
-            entries[name] = files.write_json(os.path.join(self._folder, name), arguments)
-        for part in self._saved.parts:
-            for file in part.files:
-                os.remove(file)
-        return entries
+            self._entries[name] = files.write_json(os.path.join(self._folder, name), arguments)
+        return self._entries
 
-    def _add(self, block, time_of_dump):
-        add = lambda item, array: self._writers[item].add(array)
-        if files.COUNTED in self._writers:
-            add(files.COUNTED, block.counted_keys.view(np.int64))
-            add(files.COUNTS, block.counted_frequencies)
-        if not len(block):
-            return
-        scores = self._table.score.in_file(block.frequencies, block.versions, time_of_dump)
-        add(files.KEYS, block.keys.view(np.int64))
-        add(files.VALUES, block.column("value"))
-        add(files.SCORES, scores)
-        if self._slots:
-            add(files.STATES, self._states(block))
+    def _name(self, item):
+        return files.file_name(self._table.name, item, *self._place)
 
-    def _states(self, block):
+    def _move(self, item, column):
+        """Takes an array as the file of an item."""
+        name = self._name(item)
+        os.rename(f"{self._columns['path']}.{column}", os.path.join(self._folder, name))
+        self._entries[name] = self._columns["files"][column]
+
+    def _make(self, item, rows):
+        """Writes the file of an item. rows(at, n): n rows from `at`."""
+        name = self._name(item)
+        writer = files.RawWriter(os.path.join(self._folder, name))
+        for at in range(0, self._rows, _BLOCK):
+            writer.add(rows(at, min(_BLOCK, self._rows - at)))
+        writer.close()
+        self._entries[name] = {"size": writer.size, "crc32": writer.checksum}
+
+    def _read(self, column, dtype, width, at, n):
+        path, bytes_of_row = f"{self._columns['path']}.{column}", width * np.dtype(dtype).itemsize
+        return np.fromfile(path, dtype, n * width, offset=at * bytes_of_row).reshape(n, width)
+
+    def _scores(self, at, n, time_of_dump):
+        frequencies, versions = (
+            self._read(column, np.int64, 1, at, n)[:, 0] for column in ("frequencies", "versions")
+        )
+        return self._table.score.in_file(frequencies, versions, time_of_dump)
+
+    def _states(self, at, n):
         """float32 [n, sum of the slots' dims]. Of a table without states yet: what an update would find."""
-        names = {name for name, _, _ in block.columns}
+        dims = [slot["dim"] for slot in self._columns["slots"]]
+        found = self._read("slots", np.float32, sum(dims), at, n)
+        found = np.split(found, np.cumsum(dims)[:-1], 1) if dims else []
+        by_name = dict(zip((slot["name"] for slot in self._columns["slots"]), found))
         states = [
-            block.column(name) if name in names else np.full((len(block), dim), initial, np.float32)
+            by_name[name] if name in by_name else np.full((n, dim), initial, np.float32)
             for name, dim, initial in self._slots
         ]
         return np.concatenate(states, 1)

@@ -14,10 +14,10 @@ import json
 import os
 import re
 import typing
-import zlib
 
 import numpy as np
 
+from tf_multitier import _engine
 from tf_multitier.working_folders import is_working_folder
 from tf_multitier.working_folders import sync
 
@@ -72,7 +72,7 @@ class RawWriter:
         data = _bytes_of(np.ascontiguousarray(array))
         while data:
             written = self._file.write(data)
-            self.checksum = zlib.crc32(data[:written], self.checksum)
+            self.checksum = _engine.crc32(data[:written], self.checksum)
             self.size += written
             data = data[written:]
 
@@ -93,13 +93,18 @@ class RawReader:
 
     Attributes:
       rows: their number.
+      checksum: that the manifest says, or None.
 
     Raises:
       ValueError: there is no such file, or its size is not that of whole rows, or of the manifest.
     """
 
     def __init__(self, path: str, item: str, width: int, entry: dict | None) -> None:
-        self.path, self._width, self._entry = path, width, entry
+        self.path, self._width, self.checksum = (
+            path,
+            width,
+            None if entry is None else entry["crc32"],
+        )
         self._dtype = np.dtype(ITEMS.get(item, np.uint8))
         size = size_of(path)
         if entry is not None and size != entry["size"]:
@@ -127,13 +132,13 @@ class RawReader:
                             f"{self.path}: expected {self.rows} rows, found the end of the file: it changed while it was read"
                         )
                     at += read
-                if self._entry is not None:
-                    checksum = zlib.crc32(data, checksum)
+                if self.checksum is not None:
+                    checksum = _engine.crc32(data, checksum)
                 left -= len(piece)
                 yield piece
-        if self._entry is not None and checksum != self._entry["crc32"]:
+        if self.checksum not in (None, checksum):
             raise ValueError(
-                f"{self.path}: expected checksum {self._entry['crc32']:08x}, as {MANIFEST} says, found {checksum:08x}: it is damaged"
+                f"{self.path}: expected checksum {self.checksum:08x}, as {MANIFEST} says, found {checksum:08x}: it is damaged"
             )
 
 
