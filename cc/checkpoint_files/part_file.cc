@@ -20,7 +20,17 @@ constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, 
 constexpr size_t kPayloadBytes = 16u << 20;  // about, of a payload
 constexpr uint64_t kMaxPayloadBytes = 1u << 30;
 
-enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6, kRemoved = 7, kLinked = 8 };
+enum Kind : uint32_t {
+  kMatrix = 1,
+  kRows = 2,
+  kCounted = 3,
+  kFilter = 4,
+  kEnd = 5,
+  kFrozen = 6,
+  kRemoved = 7,
+  kLinked = 8,
+  kColumns = 9
+};
 
 // Floats as elements of 16 bits, and back.
 template <typename Half>
@@ -171,6 +181,11 @@ Status PartFileWriter::AddLinked(const LinkedRecords& records) {
   const int64_t count = records.count();
   rows_ += count;
   return WriteBlock(kLinked, static_cast<size_t>(count), records.Encode());
+}
+
+Status PartFileWriter::AddColumns(const ColumnList& list) {
+  rows_ += list.rows;
+  return WriteBlock(kColumns, list.items.size(), list.Encode());
 }
 
 Status PartFileWriter::Add(const Rows& rows) {
@@ -371,6 +386,30 @@ Status PartFileReader::TakeLinked(Rows* rows) {
   return OkStatus();
 }
 
+Status PartFileReader::BeginColumns(const Block& block) {
+  const Result<ColumnList> list = ColumnList::Decode(block.payload);
+  if (!list.ok()) return Damaged(block.offset, list.status().message());
+  if (list->rows < 1 || list->rows > manifest_.num_rows - rows_read_ ||
+      list->items.size() > manifest_.linked.size() - linked_files_) {
+    return Damaged(block.offset, StrCat("expected at most ", manifest_.num_rows, " rows in ", manifest_.linked.size(),
+                                        " arrays, found more"));
+  }
+  std::vector<LinkedFile> files;
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(LinkedFile file, open_linked_(manifest_.linked[linked_files_++].file));
+    files.push_back(std::move(file));
+  }
+  MT_ASSIGN_OR_RETURN(arrays_, ColumnRows::Open(*list, std::move(files), manifest_.columns));
+  return OkStatus();
+}
+
+Status PartFileReader::TakeColumns(Rows* rows) {
+  MT_RETURN_IF_ERROR(arrays_->Next(rows));
+  rows_read_ += static_cast<int64_t>(rows->keys.size());
+  if (arrays_->ended()) arrays_ = nullptr;
+  return OkStatus();
+}
+
 Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   MT_RETURN_IF_ERROR(CheckPayload(block, 16));
   const int64_t stored_rows = Get64(block.payload.data()), stored_counted = Get64(block.payload.data() + 8);
@@ -426,11 +465,16 @@ Status PartFileReader::TakeNext(Rows* rows) {
   if (!lease.ok()) return lease.Refusal(StrCat("checkpoint part ", name_, ": reading rows"));
   for (;;) {
     if (linked_ != nullptr) return TakeLinked(rows);
+    if (arrays_ != nullptr) return TakeColumns(rows);
     Block block;
     MT_RETURN_IF_ERROR(ReadBlock(&block));
     if (block.kind == kLinked) {
       MT_RETURN_IF_ERROR(BeginLinked(block));
       if (linked_->ended()) linked_ = nullptr;
+      continue;
+    }
+    if (block.kind == kColumns && !manifest_.frozen) {
+      MT_RETURN_IF_ERROR(BeginColumns(block));
       continue;
     }
     if (block.kind == kRows && !manifest_.frozen) return TakeRows(block, rows);

@@ -20,6 +20,7 @@
 
 #include "cc/base/new_array.h"
 #include "cc/base/status.h"
+#include "cc/checkpoint_files/column_rows.h"
 #include "cc/checkpoint_files/linked_rows.h"
 #include "cc/checkpoint_files/table_part.h"
 #include "cc/row/initializer.h"
@@ -45,6 +46,8 @@ class PartFileWriter {
   Status Begin(const InitializerSpec& initializer, int dim);
   // Writes which records of a linked file are rows of the part: the manifest's files, in their order.
   Status AddLinked(const LinkedRecords& records);
+  // Writes where rows are as arrays: the next files of the manifest's list.
+  Status AddColumns(const ColumnList& list);
   // Writes rows, counted keys, removed keys and filter counters of a snapshot.
   Status Add(const Rows& rows);
   // Call it last. Without it the file is incomplete.
@@ -127,6 +130,9 @@ class PartFileReader {
   // Opens the linked file of the block.
   Status BeginLinked(const Block& block);
   Status TakeLinked(Rows* rows);
+  // Opens the arrays of the block.
+  Status BeginColumns(const Block& block);
+  Status TakeColumns(Rows* rows);
   Status Damaged(uint64_t offset, const std::string& what) const;
   // DataLoss unless the payload has that many bytes per entry.
   Status CheckPayload(const Block& block, size_t entry_bytes) const;
@@ -137,6 +143,7 @@ class PartFileReader {
   const ReadAt read_at_;
   const OpenLinked open_linked_;
   std::unique_ptr<LinkedRows> linked_;  // the file that is being read; null: none
+  std::unique_ptr<ColumnRows> arrays_;  // that are being read; null: none
   size_t linked_files_ = 0;             // that were begun
   ArrayPtr<char> payload_;              // of the block that was read last
   size_t payload_capacity_ = 0;

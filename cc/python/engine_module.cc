@@ -118,6 +118,7 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyPartWriter>(module, "PartWriter")
       .def(py::init<const std::string&, const std::string&, const Array<float>&>())
       .def("add", &PyPartWriter::Add)
+      .def("add_columns", &PyPartWriter::AddColumns)
       .def("add_filter_counters", &PyPartWriter::AddFilterCounters)
       .def("finish", &PyPartWriter::Finish)
       .def("discard", &PyPartWriter::Discard);

@@ -169,6 +169,19 @@ void PyPartWriter::Add(const py::dict& dict) {
   });
 }
 
+void PyPartWriter::AddColumns(int64_t rows, const std::vector<ColumnFile>& files) {
+  CheckOpen();
+  ColumnList list;
+  list.rows = rows;
+  const std::string prefix = path_.substr(0, path_.size() - manifest_.file.size());
+  for (const auto& [column, name, path, checksum] : files) {
+    const auto opened = ValueOrThrow(Env::Posix()->NewRandomAccessFile(prefix + name));
+    manifest_.linked.push_back(Manifest::Linked{name, static_cast<int64_t>(ValueOrThrow(opened->Size())), rows});
+    list.items.push_back(ColumnList::Item{column, path, checksum});
+  }
+  Run([&] { return writer_->AddColumns(list); });
+}
+
 void PyPartWriter::AddFilterCounters(const Array<uint8_t>& counters) {
   CheckOpen();
   Rows rows;

@@ -9,8 +9,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cc/checkpoint_files/part_file.h"
@@ -46,6 +49,8 @@ class PyPartReader {
 
 class PyPartWriter {
  public:
+  using ColumnFile = std::tuple<std::string, std::string, std::string, std::optional<uint32_t>>;
+
   // The path of the file is `prefix`, a dot and the manifest's member `file`. AlreadyExists if there is such a file.
   // matrix: float32 [matrix_rows, dim], the initial matrix if the manifest's initializer is `matrix`; else empty.
   PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix);
@@ -53,6 +58,9 @@ class PyPartWriter {
   ~PyPartWriter();
   // rows: in the form of Table.export; of a delta also `removed_keys`.
   void Add(const py::dict& rows);
+  // Writes where rows are as arrays (column_rows.h). files: of each array its column, its name without the prefix and a dot,
+  // its path for messages, and its CRC-32, or none.
+  void AddColumns(int64_t rows, const std::vector<ColumnFile>& files);
   // Writes the state of a Bloom filter, as FilterCounters gives it.
   void AddFilterCounters(const Array<uint8_t>& counters);
   // Syncs the file. Returns the manifest with its number of rows, and of removed keys.

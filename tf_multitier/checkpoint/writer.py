@@ -119,6 +119,7 @@ class Writer(CheckpointFiles):
         is_frozen: bool = False,
         save_ids: Sequence[int] | None = None,
         repeats: str = "error",
+        arrays: Sequence = (),
     ) -> Iterator[Callable[[Rows], int]]:
         """Writes the rows of an embedding variable a block at a time: gives a function that adds an `engine.Rows`, and returns its size.
 
@@ -129,6 +130,8 @@ class Writer(CheckpointFiles):
           is_frozen: whether only keys and values of type `dtype` are written.
           repeats: for a key that is added twice: "error", which takes 16 bytes of memory for each key; or "unchecked": then a restore
             refuses the checkpoint.
+          arrays: list of (rows, [(column, file, path, crc32 or None)]): rows that are in files `<prefix>.<file>` already, as
+            cc/checkpoint_files/column_rows.h says. `path` is for messages.
 
         Raises:
           ValueError: see add_table.
@@ -192,6 +195,8 @@ class Writer(CheckpointFiles):
             return len(checked["keys"])
 
         with self._parts(tensors, manifests, matrix) as writers:
+            for rows, files in arrays:
+                writers[0].add_columns(rows, files)
             yield add
             _check_distinct(name, keys, counted)
         for tensor, value in added.items():

@@ -1,13 +1,14 @@
 """DynamicEmbLoad: reads dynamicemb's files (dump_files.py) into the tables of a model.
 
-The files of all ranks become a checkpoint in a temporary folder, a piece at a time. That checks them. Then all variables are restored
-together, wholly or not at all.
+The files of all ranks become a checkpoint in a temporary folder: it links those of keys, values and states. Then all variables are
+restored together, wholly or not at all. All files are checked before a variable changes: values and states by the restore.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import typing
 import warnings
@@ -26,6 +27,7 @@ from tf_multitier.engine.rows import Rows
 from tf_multitier.option_values import boolean
 
 _PIECE_BYTES = 16 << 20
+_OF_TENSORFLOW = re.compile(r"^\{\{function_node .*?\}\} | \[Op:.*$")  # around the message of an op
 _BY_STEP = ("step", "frequency")  # kinds of scores whose tables have steps as versions
 
 
@@ -41,7 +43,7 @@ def DynamicEmbLoad(
 
     Scores come with the rows: those that TIMESTAMP gives keep their ages, and STEP goes on from the step of the dump. A row that has no
     frequency in the dump gets 1. All files are read and checked before anything changes. The folder for temporary files (TMPDIR) needs
-    room for the rows.
+    16 bytes for each row.
 
     Args:
       path: the folder of the dump.
@@ -96,7 +98,10 @@ def _reads(loads, prefix):
             load.table.collection.row_optimizer.build([load.table.variable])
     parts = [(str(i), p) for i, load in enumerate(loads) for p in load.table.variable.parts]
     with saver.convert_on_restore():  # to values of 16 bits, from float32
-        return object_checkpoint.Reads(parts, tf.constant(prefix))
+        try:
+            return object_checkpoint.Reads(parts, tf.constant(prefix))
+        except tf.errors.DataLossError as error:
+            raise ValueError(_OF_TENSORFLOW.sub("", error.message)) from None
 
 
 def _by_collection(loads):
@@ -282,45 +287,65 @@ class _TableLoad:
         return int(max(pieces, default=0))
 
     def write(self, writer, name):
-        """Writes the rows as a table of a checkpoint. ValueError: a file is damaged, or has a key twice."""
+        """Writes the rows as a table of a checkpoint: values and states stay where they are. ValueError: a file is damaged, or has a
+        key twice. The restore checks values and states."""
         variable = self.table.variable
         columns = [("value", variable.embedding_dim, 0.0), *self.slots]
         key_dtype = key_types.name_in_files(variable)
-        keys: list = []
+        keys = [np.zeros(0, np.int64)]
+        for rank in self._ranks:
+            keys += [piece[:, 0] for piece in rank[files.KEYS].pieces(_PIECE_BYTES)]
+        whole = np.sort(np.concatenate(keys))
+        self._check_distinct(whole, files.KEYS)
         time_of_load = tables.now()
-        with writer.open_table(name, columns, key_dtype, repeats="unchecked") as add:
-            for rank in self._ranks:
-                for piece in self._pieces(rank, columns):
-                    keys.append(piece[files.KEYS][:, 0])
-                    add(self._rows(piece, columns, key_dtype, rank, time_of_load))
-            whole = np.sort(np.concatenate([np.zeros(0, np.int64), *keys]))
-            self._check_distinct(whole, files.KEYS)
+        arrays = [
+            (rank[files.KEYS].rows, self._arrays(rank, writer.path, f"{name}-{i}", time_of_load))
+            for i, rank in enumerate(self._ranks)
+            if rank[files.KEYS].rows
+        ]
+        with writer.open_table(name, columns, key_dtype, repeats="unchecked", arrays=arrays) as add:
             if self._counts:
                 add(self._counted(whole, columns, key_dtype))
 
-    def _pieces(self, rank, columns):
-        """{item: [n, width]} of the rows of a rank."""
-        rows = max(1, _PIECE_BYTES // (4 * sum(dim for _, dim, _ in columns)))
-        items = [item for item in rank if item not in (files.COUNTED, files.COUNTS)]
-        for piece in zip(*(rank[item].pieces(rows) for item in items), strict=True):
-            yield dict(zip(items, piece))
+    def _arrays(self, rank, prefix, name, time_of_load):
+        """[(column, file, path, checksum)] of a rank, next to the checkpoint: links, and what the scores say."""
+        of_scores = rank[files.SCORES].path if files.SCORES in rank else rank[files.KEYS].path
+        found = [
+            ("keys", rank[files.KEYS]),
+            ("frequencies", None),
+            ("versions", None),
+            ("values", rank[files.VALUES]),
+        ]
+        found += [("slots", rank[files.STATES])] if self.slots else []
+        for column, reader in found:
+            if reader is not None:
+                os.symlink(os.path.abspath(reader.path), f"{prefix}.{name}-{column}")
+        paths = [f"{prefix}.{name}-{column}" for column in ("frequencies", "versions")]
+        with open(paths[0], "xb") as frequencies, open(paths[1], "xb") as versions:
+            for of_rows in self._heads(rank, time_of_load):
+                for array, file in zip(of_rows, (frequencies, versions)):
+                    file.write(np.ascontiguousarray(array, np.int64))
+        return [
+            (
+                column,
+                f"{name}-{column}",
+                reader.path if reader else of_scores,
+                reader and reader.checksum,
+            )
+            for column, reader in found
+        ]
 
-    def _rows(self, piece, columns, key_dtype, rank, time_of_load):
-        keys = piece[files.KEYS][:, 0]
-        frequencies, versions = (
-            np.ones(len(keys), np.int64),
-            np.full(len(keys), self.step, np.int64),
-        )
-        if files.SCORES in piece:
+    def _heads(self, rank, time_of_load):
+        """Yields (frequencies, versions) of the rows of a rank."""
+        if files.SCORES not in rank:
+            count = rank[files.KEYS].rows
+            yield np.ones(count, np.int64), np.full(count, self.step, np.int64)
+            return
+        for scores in rank[files.SCORES].pieces(_PIECE_BYTES // 16):
             try:
-                scores = piece[files.SCORES]
-                frequencies, versions = self.table.score.of_rows(scores, time_of_load, self.step)
+                yield self.table.score.of_rows(scores, time_of_load, self.step)
             except ValueError as error:
                 raise ValueError(f"{rank[files.SCORES].path}: {error}") from None
-        data = piece[files.VALUES]
-        if self.slots:
-            data = np.concatenate([data, piece[files.STATES]], 1)
-        return Rows(columns, keys.view(key_dtype), frequencies, versions, data)
 
     def _counted(self, keys, columns, key_dtype):
         """The counted keys of all ranks, without those that have rows."""
