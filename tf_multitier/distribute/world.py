@@ -164,15 +164,11 @@ class World:
             check = tf.debugging.Assert(tf.equal(tf.size(others), 0), [expected, others, here])
             with tf.control_dependencies([] if check is None else [check]):
                 largest = tf.reduce_max(every[:, :2], 0)
-            check = tf.debugging.Assert(
-                tf.reduce_max(largest) <= _PADDED[-1],
-                [
-                    f"collective training: expected at most {_PADDED[-1]} numbers for each rank in the request or the answer of a lookup, "
-                    "found",
-                    largest,
-                    "look up smaller batches",
-                ],
+            most = (
+                f"collective training: expected at most {_PADDED[-1]} numbers for each rank in the request or the answer of a lookup: "
+                "look up smaller batches, found"
             )
+            check = tf.debugging.Assert(tf.reduce_max(largest) <= _PADDED[-1], [most, largest])
             with tf.control_dependencies([] if check is None else [check]):
                 largest = tf.identity(largest)
         return largest[0], largest[1]
