@@ -1,6 +1,6 @@
 """Writes tests/data, which has files of each format: `python tests/stored_files.py`, for a new format or format version alone.
 
-ssdhash, leveldb    kept instances of engine.Table
+ssdhash             a kept instance of engine.Table
 variable            a kept instance of a variable, and the checkpoint that it is at
 chain               a base with linked files and a delta, of IncrementalSaver
 frozen              a checkpoint of keys and values
@@ -37,18 +37,18 @@ def rows_of(keys, key_dtype=np.int64):
     return engine.Rows(columns, np.asarray(keys, key_dtype), n + 1, 10 * n, data)
 
 
-def write_table(storage_type):
+def write_table():
     with engine.Table(
         2,
         initializer=UNIFORM,
         slots=[("slot", 3, 0.25)],
-        storage_type=storage_type,
+        storage_type="SSDHASH",
         storage_path="kept",
         keep=True,
     ) as table:
         table.import_rows(rows_of(KEYS))
         path = table.path
-    shutil.move(path, storage_type.lower())
+    shutil.move(path, "ssdhash")
     shutil.rmtree("kept")
 
 
@@ -190,8 +190,7 @@ def write_keras():
 
 def write_all():
     """Writes them into the current directory."""
-    for storage_type in ("SSDHASH", "LEVELDB"):
-        write_table(storage_type)
+    write_table()
     write_chain()
     write_variable()
     write_frozen()

@@ -67,14 +67,6 @@ def checkpoints_page(folder):
         writer.add_table("user", rows_of())
 
 
-def leveldb_page(folder):
-    table = engine.Table(
-        dim=3, storage_type="LEVELDB", storage_path=str(folder / "ssd"), name="users", keep=True
-    )
-    table.apply("sgd", [5, -2], np.ones((2, 3), np.float32), hyper={"learning_rate": 1.0})
-    table.close()
-
-
 def serving_page(folder):
     for version in (7, 8):
         with tf.Graph().as_default(), v1.Session() as session:
@@ -122,7 +114,6 @@ NEEDS = {
     "docs/checkpoints.md": checkpoints_page,
     "docs/deeprec.md": None,
     "docs/dynamicemb.md": None,
-    "docs/formats/leveldb.md": leveldb_page,
     "docs/kept_rows.md": None,
     "docs/one_embedding.md": None,
     "docs/operations.md": None,

@@ -97,7 +97,7 @@ def test_rows_expire_scan_import_and_are_cleared_as_in_dram(kind, tmp_path):
     assert hbm.total_count() == 0 and (hbm.lookup_tier(KEYS) == -1).all()
 
 
-@pytest.mark.parametrize("kind", [t for t in TYPES if t.endswith(("SSDHASH", "LEVELDB"))])
+@pytest.mark.parametrize("kind", [t for t in TYPES if t.endswith("SSDHASH")])
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_kept_table_is_opened_with_the_rows_that_were_in_hbm(kind, flushed, tmp_path):
     plain, hbm = table("DRAM", tmp_path), table(kind, tmp_path, keep=True)

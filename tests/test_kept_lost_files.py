@@ -13,13 +13,13 @@ from tf_multitier import engine
 KEYS = np.arange(3000)
 
 
-@pytest.fixture(scope="module", params=["SSDHASH", "LEVELDB"])
-def killed(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
     """The instance directory of a table that was flushed, and then killed while it wrote on; and its rows at the flush."""
     process = Process(
         """
-        table = engine.Table(dim=4, storage_type=arguments[1], storage_path=arguments[0], keep=True)
-        for step in range(3):  # each leaves files of its own; LevelDB merges four, and leaves old ones if it is killed
+        table = engine.Table(dim=4, storage_type="SSDHASH", storage_path=arguments[0], keep=True)
+        for step in range(3):  # each leaves files of its own
             fill(table, 3000)
             table.close()
             table = engine.Table.open(table.path)
@@ -30,7 +30,6 @@ def killed(request, tmp_path_factory):
         wait()
     """,
         str(tmp_path_factory.mktemp("store")),
-        request.param,
     )
     path, rows = process.hear()
     process.kill()
@@ -38,9 +37,7 @@ def killed(request, tmp_path_factory):
 
 
 def files_of(path):
-    below = os.path.join(
-        path, next(name for name in os.listdir(path) if name in ("ssdhash", "leveldb"))
-    )
+    below = os.path.join(path, "ssdhash")
     return sorted(
         os.path.join(below, name)
         for name in os.listdir(below)
@@ -59,12 +56,6 @@ def newest_contents(path):
 def named_by_the_list(path):
     """The files that must not be lost: the list itself, and the files in it (docs/formats/)."""
     below = os.path.join(path, "ssdhash")
-    if not os.path.exists(below):
-        below = os.path.join(path, "leveldb")
-        lines = newest_contents(os.path.join(below, "synced.list")).decode().splitlines()
-        names = ["synced.list", "CURRENT"] + [line.split()[0] for line in lines[1:]]
-        names += [name for name in os.listdir(below) if name.endswith(".ldb")]
-        return [os.path.join(below, name) for name in names]
     data = newest_contents(os.path.join(below, "ssd.list"))
     names = ["ssd.list", "ssd.id"]
     for i in range(struct.unpack_from("<I", data, 28)[0]):
@@ -92,8 +83,8 @@ def empty(path):
 
 
 def cut(path):
-    """Short of what was flushed, and not at the end of a block: a log was written on since."""
-    os.truncate(path, 20 if path.endswith(".log") else min(os.path.getsize(path) // 3, 5001))
+    """Short of what was flushed, and not at the end of a block."""
+    os.truncate(path, min(os.path.getsize(path) // 3, 5001))
 
 
 def zero(path):
@@ -117,11 +108,7 @@ def test_every_flushed_file_that_is_lost_is_named(killed, lose, tmp_path):
 
 def test_files_that_were_swapped_are_named(killed, tmp_path):
     path, rows = killed
-    files = [
-        file
-        for file in named_by_the_list(path)
-        if file.endswith((".seg", ".log")) or "MANIFEST" in file
-    ]
+    files = [file for file in named_by_the_list(path) if file.endswith(".seg")]
     assert len(files) > 1
     for other in files[1:]:
         copy = shutil.copytree(path, tmp_path / "copy")
@@ -145,9 +132,8 @@ def test_recovery_says_what_open_found(killed, tmp_path):
             and found["lost_headers"] == 0
         )
         assert found["records"] >= 2999
-        listed = [file for file in named_by_the_list(path) if not file.endswith(".ldb")]
-        assert found["files"] >= found["listed_files"] == len(listed) - 2
-        assert found["unsealed_files"] == (1 if listed[0].endswith("ssd.list") else 0)
+        assert found["files"] >= found["listed_files"] == len(named_by_the_list(path)) - 2
+        assert found["unsealed_files"] == 1
     with engine.Table.open(copy) as table:
         assert 0 < table.recovery["listed_files"] <= table.recovery["files"]
     assert engine.Table(dim=4).recovery is None

@@ -79,7 +79,7 @@ def _kept_and_saved(tmp_path, kind, how):
     return saved, trained, _damaged(tmp_path / "rows" / instance, how)
 
 
-KINDS = ["DRAM_SSDHASH", "SSDHASH", "LEVELDB", "DRAM_LEVELDB"]
+KINDS = ["DRAM_SSDHASH", "SSDHASH"]
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
@@ -101,11 +101,9 @@ def test_rows_in_which_damage_was_met_are_read_from_the_checkpoint(tmp_path, kin
     saved, trained, path = _kept_and_saved(tmp_path, kind, "flipped")
     with Program(tmp_path / "rows", kind) as second:
         second.restore(saved)
-        if kind.endswith("LEVELDB"):  # found when it was opened, which reads the log
-            np.testing.assert_array_equal(second.table(KEYS), trained)
-        else:  # in place: opening does not read all records
-            with pytest.raises(tf.errors.DataLossError, match=os.path.basename(path)):
-                second.table(KEYS)
+        # In place: opening does not read all records.
+        with pytest.raises(tf.errors.DataLossError, match=os.path.basename(path)):
+            second.table(KEYS)
         if again == "in the same session":
             second.restore(saved)
             np.testing.assert_array_equal(second.table(KEYS), trained)
@@ -131,8 +129,8 @@ for step in range(int(latest.rpartition("-")[2]) + 1 if latest else 0, 10**6):
 """
 
 
-@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
-def test_a_killed_process_leaves_the_rows_of_its_checkpoint(tmp_path, kind):
+def test_a_killed_process_leaves_the_rows_of_its_checkpoint(tmp_path):
+    kind = "DRAM_SSDHASH"
     imports = "from pathlib import Path; import numpy as np, tensorflow as tf; from kept_util import Program"
     totals = {}
     with Lives(imports, _KILLED, folder=str(tmp_path), kind=kind) as lives:

@@ -121,7 +121,7 @@ LIVES = """
 
 @pytest.mark.parametrize(
     "kind, asynchronous",
-    [("DRAM_SSDHASH", 0), ("DRAM_SSDHASH", 1), ("DRAM_LEVELDB", 0), ("DRAM_PMEM_SSDHASH", 1)],
+    [("DRAM_SSDHASH", 0), ("DRAM_SSDHASH", 1), ("DRAM_PMEM_SSDHASH", 1)],
 )
 def test_killed_at_random_moments_nothing_acknowledged_is_lost(kind, asynchronous, tmp_path):
     rounds = int(os.environ.get("TF_MULTITIER_KILL_ROUNDS", "1000" if STRESS else "50"))

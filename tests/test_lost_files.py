@@ -1,7 +1,6 @@
 """Files of a tier that are deleted, cut, zeroed or replaced while a table uses them, and calls that fail: every row reads as what it
 is or as lost, what reads all rows says so, and the documented cures work."""
 
-import gc
 import os
 import re
 import shutil
@@ -199,18 +198,14 @@ def flush_refused(table, files):
     return True
 
 
-OF_LEVELDB = ["CURRENT", "MANIFEST-N", "N.ldb", "N.log"]
 OF_SSDHASH = ["ssd-N-N.seg", "ssd.id"]
 KEPT = {
-    "LEVELDB": OF_LEVELDB,
-    "DRAM_LEVELDB": OF_LEVELDB,
-    "DRAM_PMEM_LEVELDB": OF_LEVELDB,
     "SSDHASH": OF_SSDHASH,
     "DRAM_SSDHASH": OF_SSDHASH,
     "DRAM_PMEM_SSDHASH": OF_SSDHASH,
 }
-# A log or a segment that is replaced: rows are written to one that has no name any more.
-WRITTEN = ["N.log", "ssd-N-N.seg"]
+# A segment that is replaced: rows are written to one that has no name any more.
+WRITTEN = ["ssd-N-N.seg"]
 
 
 def lose(file, how):
@@ -262,17 +257,6 @@ def test_a_kept_table_whose_files_are_all_lost_is_no_empty_table(kind, tmp_path)
             os.remove(file)
     with pytest.raises(engine.DataLossError):
         engine.Table.open(path)
-
-
-def test_a_kept_leveldb_reports_its_stored_bytes_after_it_was_opened_again(tmp_path):
-    table = make("LEVELDB", tmp_path, keep=True)
-    table.flush()
-    path = table.path
-    table.close()
-    with engine.Table.open(path) as table:
-        stored = table.stats()["tiers"][0]["stored_bytes"]
-        assert stored == sum(os.path.getsize(f) for f in files_of(path) if "synced" not in f)
-        assert stored > ROWS * DIM * 4
 
 
 # After a failed write the tier closes LevelDB and opens it again. A file is deleted before that, or after it.
@@ -361,8 +345,8 @@ def test_want_of_descriptors_is_resource_exhausted_and_rows_stay_readable(tmp_pa
 
 
 def damaged_leveldb(tmp_path):
-    """A kept table with a zeroed stretch that compaction has met; its rows; and the keys that are lost."""
-    table = make("LEVELDB", tmp_path, keep=True)
+    """A table with a zeroed stretch that compaction has met; its rows; and the keys that are lost."""
+    table = make("LEVELDB", tmp_path)
     expected = expected_rows()
     zero(max(files_of(table.path, ".ldb"), key=os.path.getsize), share=0.2)
     train(table, [ROWS - 1])
@@ -382,33 +366,12 @@ def test_keys_in_a_zeroed_stretch_are_removed_and_the_others_move_to_another_tab
     assert table.lookup(lost).shape == (len(lost), DIM) and (table.frequency(lost) == 0).all()
     with pytest.raises(engine.DataLossError):
         table.drain()  # the tier does not know of the removals yet
-    with pytest.raises(engine.DataLossError):
-        table.flush()
     rows = table.export()
     fresh = engine.Table(dim=DIM, storage_type="LEVELDB", storage_path=tmp_path / "fresh")
     fresh.import_rows(rows)
     kept = np.setdiff1d(np.arange(ROWS), lost)
     np.testing.assert_array_equal(fresh.lookup(kept), expected[kept])
     assert len(fresh) == len(kept)
-
-
-def test_a_kept_table_with_a_zeroed_stretch_opens_again_after_a_repair(tmp_path):
-    plyvel = pytest.importorskip("plyvel", reason="plyvel has no wheel for this Python")
-    table, expected, lost = damaged_leveldb(tmp_path)
-    path = table.path
-    with pytest.raises(engine.DataLossError):
-        table.close()
-    del table  # what cannot be flushed is let go
-    gc.collect()
-    with pytest.raises(engine.DataLossError):
-        engine.Table.open(path)
-    plyvel.repair_db(os.path.join(path, "leveldb"), paranoid_checks=True)
-    with engine.Table.open(path) as table:
-        kept = np.setdiff1d(np.arange(ROWS - 1), lost)
-        np.testing.assert_array_equal(table.lookup(kept), expected[kept])
-        train(table, np.arange(ROWS))
-        table.flush()
-        assert len(table.export()) == ROWS
 
 
 def test_a_variable_with_a_zeroed_stretch_is_saved_without_its_lost_keys_and_restored(tmp_path):

@@ -313,7 +313,7 @@ class TestEngine:
             table.lookup([1], output_dtype="float64")
 
     @pytest.mark.parametrize("dtype", HALVES)
-    @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "LEVELDB", "SSDHASH", "DRAM_LEVELDB"])
+    @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "SSDHASH"])
     def test_a_kept_table_comes_back(self, tmp_path, kind, dtype):
         options = dict(storage_type=kind, storage_path=str(tmp_path), keep=True, value_dtype=dtype)
         sizes = [4 * 48] if kind.startswith("DRAM") else []

@@ -344,7 +344,7 @@ struct Record<Options> {
          {},
          "True: the rows stay in the files when the session is closed, or the variable or table is deleted. The next process "
          "of the "
-         "same program goes on from them. The last tier must be LEVELDB or SSDHASH."},
+         "same program goes on from them. The last tier must be SSDHASH."},
         {"read_only",
          MT_FIELD(Options, read_only),
          kInVariable,

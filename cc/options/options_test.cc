@@ -166,7 +166,10 @@ TEST(OptionsTest, ImpossibleCombinationsAreRefusedByName) {
   expect("DRAM", R"("storage_size": 64, "drop_coldest": true, "on_full": "warn")", invalid, "on_full: expected drop or error");
   expect("DRAM", R"("refuse_colder": true)", invalid, "refuse_colder: expected drop_coldest=true and cache_strategy SCORE");
   expect("DRAM", R"("keep": true)", invalid, "keep: expected a storage_type with files, found DRAM");
-  expect("PMEM", R"("keep": true)", unimplemented, "do not record which rows");
+  for (const char* type : {"PMEM", "LEVELDB", "DRAM_PMEM_LEVELDB", "HBM_DRAM_LEVELDB"}) {
+    expect(type, R"("keep": true)", unimplemented,
+           StrCat("keep: expected a storage_type whose last tier is SSDHASH, found ", type));
+  }
   expect("DRAM_SSDHASH", R"("storage_path": "")", invalid, "storage_path: expected it once");
   expect("HBM_DRAM", R"("cache_strategy": "SCORE")", invalid, "without HBM, found HBM_DRAM");
   expect("HBM_DRAM", R"("drop_coldest": true, "storage_size": [1, 1])", invalid, "without HBM, found HBM_DRAM");

@@ -207,7 +207,7 @@ Status ValidateExternal(const Options& o, const std::vector<std::string>& tiers)
         o.storage_type);
   }
   if (external && o.keep) {
-    return InvalidArgumentError("keep: expected a storage_type whose last tier is LEVELDB or SSDHASH, found ", o.storage_type,
+    return InvalidArgumentError("keep: expected a storage_type whose last tier is SSDHASH, found ", o.storage_type,
                                 ": an external storage keeps its rows itself, and lists them with keys()");
   }
   return OkStatus();
@@ -220,9 +220,9 @@ Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
                                 ", found none");
   }
   if (o.keep && without_files) return InvalidArgumentError("keep: expected a storage_type with files, found ", o.storage_type);
-  if (o.keep && tiers.back() == "PMEM") {
-    return UnimplementedError("keep: expected a storage_type whose last tier is LEVELDB or SSDHASH, found ", o.storage_type,
-                              ": the files of PMEM do not record which rows the table has; use a checkpoint");
+  if (o.keep && tiers.back() != "SSDHASH") {
+    return UnimplementedError("keep: expected a storage_type whose last tier is SSDHASH, found ", o.storage_type,
+                              ": the files of ", tiers.back(), " cannot be opened again; use SSDHASH, or a checkpoint");
   }
   if (o.in_place && !o.read_only)
     return InvalidArgumentError("in_place: expected a variable with read_only, found one without");

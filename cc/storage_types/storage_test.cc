@@ -276,7 +276,7 @@ TEST_F(StorageTest, FilesStayWhereTheyAreKept) {
 }
 
 TEST_F(StorageTest, KeptInstanceIsTakenOverWithItsRows) {
-  for (const char* type : {"DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH"}) {
+  for (const char* type : {"DRAM_SSDHASH", "DRAM_PMEM_SSDHASH"}) {
     SCOPED_TRACE(type);
     Options spec = Spec(type, {64});
     spec.keep = true;

@@ -40,7 +40,7 @@ say({"rows": len(model.counts), "flushed when full": flushed})
 )
 
 
-@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "LEVELDB", "DRAM_PMEM_LEVELDB"])
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH"])
 def test_a_kept_table_survives_a_full_disk(kind, tmp_path):
     assert run(FULL, kind, str(tmp_path))["rows"] > 2000
 
@@ -76,7 +76,7 @@ READ_ONLY = (
     EXT4
     + """
 random = np.random.default_rng(7)
-table = make(kind, place, rows=100, dim=32, keep="SSDHASH" in kind or "LEVELDB" in kind)
+table = make(kind, place, rows=100, dim=32, keep="SSDHASH" in kind)
 model = Model(table)
 for step in range(20):
     assert model.train(random.permutation(4000)[:500])
@@ -114,7 +114,7 @@ say(len(keys))
 """
 
 
-@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "LEVELDB", "DRAM_LEVELDB"])
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH"])
 def test_a_file_system_that_becomes_read_only_loses_no_flushed_row(kind, tmp_path):
     said = run(READ_ONLY + KEPT, kind, str(tmp_path))
     assert said["refused"] and all("Read-only file system" in error for error in said["refused"]), (

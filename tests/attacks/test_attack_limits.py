@@ -12,7 +12,7 @@ from attack_util import run_tensorflow
 # Arguments: a type, a folder. Trains rows through all tiers, reads and saves them; `full` is set by what comes before.
 LIFE = """
 kind, folder = arguments[:2]
-table = make(kind, folder, keep="LEVELDB" in kind or "SSDHASH" in kind)
+table = make(kind, folder, keep="SSDHASH" in kind)
 model = Model(table)
 random = np.random.default_rng(1)
 for step in range(30):
@@ -28,7 +28,7 @@ table.compact()
 model.check()
 path = table.path
 table.close()
-if "LEVELDB" in kind or "SSDHASH" in kind:
+if "SSDHASH" in kind:
     table = engine.Table.open(path)
     model.table = table
     model.check()
@@ -165,7 +165,7 @@ def test_tensorflow_without_further_threads(kind, calls, tmp_path):
 DESCRIPTORS = """
 import resource
 kind, folder, rounds = arguments
-table = make(kind, folder, keep="PMEM" not in kind)
+table = make(kind, folder, keep=kind.endswith("SSDHASH"))
 model = Model(table)
 random = np.random.default_rng(2)
 assert model.train(np.arange(3000))

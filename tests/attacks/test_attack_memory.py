@@ -16,7 +16,7 @@ from engine_process import Process
 MEMORY = """
 import resource
 kind, folder, rounds = arguments
-durable = "LEVELDB" in kind or "SSDHASH" in kind
+durable = "SSDHASH" in kind
 table = make(kind, folder, rows=2000, dim=32, keep=durable)
 model = Model(table)
 random = np.random.default_rng(3)
@@ -409,7 +409,7 @@ def expect_flushed_rows(said, folder):
     assert found["wrong"] == [[], [], [], []] and found["sum"] > 0, (said, found)
 
 
-@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH"])
 def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, tmp_path):
     process, said = flushing(kind, calls, tmp_path, 0)
     process.kill()
@@ -417,7 +417,7 @@ def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, 
 
 
 # Nothing is left for operations that have begun, nor in the reserve: the engine ends the process.
-@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH"])
 def test_a_process_that_the_engine_ends_loses_no_flushed_row(kind, calls, tmp_path, capfd):
     process, said = flushing(kind, calls, tmp_path, 1 << 14)
     assert process.popen.wait(HANG) == -signal.SIGABRT

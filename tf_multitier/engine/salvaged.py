@@ -139,8 +139,7 @@ def _has_segments(directory):
 def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
     """Reads all undamaged records in the SSDHASH files of an instance. Use it if `Table.open` refuses the instance or rows are damaged.
 
-    It changes nothing. Pass the rows to `Table.import_rows` of a new table. For LEVELDB files, use
-    `plyvel.repair_db(..., paranoid_checks=True)` and then `Table.open`.
+    It changes nothing. Pass the rows to `Table.import_rows` of a new table.
 
     Args:
       path: an instance directory (`Table.path`), or its directory `ssdhash`.

@@ -66,7 +66,7 @@ class Table(RowTransfer, TierControl):
 
         Raises:
           ValueError: an argument is out of range, or the storage path is not a directory. "option: expected X, found Y: cure".
-          NotImplementedError: the storage type needs a GPU, or `keep` is True and the last tier is PMEM.
+          NotImplementedError: the storage type needs a GPU, or `keep` is True and the last tier is PMEM or LEVELDB.
           NotFoundError: the parent of the storage path does not exist.
           EngineError: this process cannot write to the storage path.
         """
@@ -172,10 +172,10 @@ class Table(RowTransfer, TierControl):
         """The state of the last tier's files when `open` read them. None if the table was not opened with `open`.
 
         A dict:
-          files: number of files with records. For LEVELDB: the manifest, the logs that it needs, and the table files.
+          files: number of files with records.
           listed_files: how many of them the tier's list of synced files names.
-          unsealed_files: SSDHASH: how many of them the process left open when it died.
-          lost_headers: SSDHASH: how many of them lost their header.
+          unsealed_files: how many of them the process left open when it died.
+          lost_headers: how many of them lost their header.
           records: number of records in the files, including older ones and removals.
           damaged_records: number of damaged records that no flush had acknowledged.
           first_damage: file and offset of the first damaged record, or ''.

@@ -62,7 +62,7 @@ class TierControl:
         The rows stay in memory. Other operations continue, unless the last tier has a size.
 
         Raises:
-          FailedPreconditionError: the last tier is not durable: DRAM, PMEM, or LEVELDB without keep=True.
+          FailedPreconditionError: the last tier is not durable: DRAM, PMEM or LEVELDB.
           ResourceExhaustedError: the disk is full. No row is lost.
         """
         self._table.flush()
