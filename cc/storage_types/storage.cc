@@ -126,8 +126,6 @@ Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool 
   if (name == "LEVELDB") {
     LevelDbOptions options;
     options.directory = std::move(folder);
-    options.durable = keep;
-    options.recover = recover;
     return Holding<Tier>(instance, LevelDbTier::Open(options));
   }
   PmemOptions options;

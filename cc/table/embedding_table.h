@@ -26,7 +26,7 @@
 // Copies. If the last tier has no size, it keeps the record of a promoted row until the row changes. So a clean row is demoted
 // without a write. Every other tier is exclusive: a record leaves it when its row is promoted.
 //
-// Life of a table over a durable tier (SSDHASH, LEVELDB with `durable`):
+// Life of a table over a durable tier (SSDHASH):
 //   adopt      Create takes over what the tier recovered: one record a key, the newest, with frequency, version and columns
 //   Flush      writes every row that is only in memory, or in a tier that does not survive, to the last tier, and syncs it.
 //              Updates that ended before are then acknowledged. Rows stay where they are, clean

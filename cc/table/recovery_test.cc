@@ -1,4 +1,4 @@
-// Tables that close and come back: Flush, keep, adopt, over each durable tier; and damaged records.
+// Tables that close and come back: Flush, keep, adopt, over SSDHASH; and damaged records.
 
 #include <atomic>
 #include <cstdlib>
@@ -42,15 +42,15 @@ Rows Everything(EmbeddingTable* table) {
   return rows.ok() ? *std::move(rows) : Rows();
 }
 
-class Recovery : public testing::TestWithParam<const char*> {
+class Recovery : public testing::Test {
  protected:
   TableOptions Options(bool recover) {
-    TableOptions options = TieredOptions(kDim, 4, root_.Open(GetParam(), "t", recover));
+    TableOptions options = TieredOptions(kDim, 4, root_.Open("ssdhash", "t", recover));
     options.adopt = recover;
     return options;
   }
 
-  StorageDirectory root_{std::string("recovery_") + GetParam()};
+  StorageDirectory root_{"recovery"};
 };
 
 // Trains `table` and `plain`, which never closes, alike: keys demoted again and again (several records each), removed, removed
@@ -66,7 +66,7 @@ void TrainBoth(EmbeddingTable* table, EmbeddingTable* plain, int64_t step) {
   }
 }
 
-TEST_P(Recovery, WhatWasFlushedComesBackAndTrainsOnAsIfNothingHadHappened) {
+TEST_F(Recovery, WhatWasFlushedComesBackAndTrainsOnAsIfNothingHadHappened) {
   auto plain = MakeTable(BasicOptions(kDim));
   auto table = MakeTable(Options(false));
   for (int64_t life = 0; life < 3; ++life) {
@@ -84,7 +84,7 @@ TEST_P(Recovery, WhatWasFlushedComesBackAndTrainsOnAsIfNothingHadHappened) {
   }
 }
 
-TEST_P(Recovery, TableThatKeepsLosesNothingWhenItIsDestroyed) {
+TEST_F(Recovery, TableThatKeepsLosesNothingWhenItIsDestroyed) {
   TableOptions options = Options(false);
   options.keep = true;
   auto table = MakeTable(std::move(options));
@@ -97,7 +97,7 @@ TEST_P(Recovery, TableThatKeepsLosesNothingWhenItIsDestroyed) {
   ExpectSameRows(before, Everything(table.get()));
 }
 
-TEST_P(Recovery, OwnCountOfAppliesGoesOn) {
+TEST_F(Recovery, OwnCountOfAppliesGoesOn) {
   auto table = MakeTable(Options(false));
   for (int i = 0; i < 9; ++i) MT_ASSERT_OK(Step("sgd", {1, 2, 3, 4, 5, 6}, -1).Run(table.get()));
   MT_ASSERT_OK(table->Flush());
@@ -109,7 +109,7 @@ TEST_P(Recovery, OwnCountOfAppliesGoesOn) {
   EXPECT_EQ(version, 10);
 }
 
-TEST_P(Recovery, FlushedRowsStayInMemoryCleanAndAreNotWrittenAgain) {
+TEST_F(Recovery, FlushedRowsStayInMemoryCleanAndAreNotWrittenAgain) {
   auto table = MakeTable(Options(false));
   MT_ASSERT_OK(Step("sgd", Keys(0, 20), 1).Run(table.get()));
   MT_ASSERT_OK(table->Flush());
@@ -125,7 +125,7 @@ TEST_P(Recovery, FlushedRowsStayInMemoryCleanAndAreNotWrittenAgain) {
   ExpectTiersInOrder(table.get());
 }
 
-TEST_P(Recovery, ColumnsOfTheRecoveredRowsComeFirst) {
+TEST_F(Recovery, ColumnsOfTheRecoveredRowsComeFirst) {
   auto table = MakeTable(Options(false));
   MT_ASSERT_OK(Step("adagrad", Keys(0, 9), 1).Run(table.get()));
   MT_ASSERT_OK(table->Flush());
@@ -152,12 +152,12 @@ TEST_P(Recovery, ColumnsOfTheRecoveredRowsComeFirst) {
   EXPECT_NE(status.message().find("float32 x 5"), std::string::npos) << status.message();
 }
 
-TEST_P(Recovery, OtherValueDimIsRefusedNamingBoth) {
+TEST_F(Recovery, OtherValueDimIsRefusedNamingBoth) {
   auto table = MakeTable(Options(false));
   MT_ASSERT_OK(Step("sgd", Keys(0, 9), 1).Run(table.get()));
   MT_ASSERT_OK(table->Flush());
   table.reset();
-  TableOptions options = TieredOptions(8, 4, root_.Open(GetParam(), "t", true));
+  TableOptions options = TieredOptions(8, 4, root_.Open("ssdhash", "t", true));
   options.adopt = true;
   const Status status = EmbeddingTable::Create(options).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
@@ -165,7 +165,7 @@ TEST_P(Recovery, OtherValueDimIsRefusedNamingBoth) {
   EXPECT_NE(status.message().find("float32 x 5"), std::string::npos) << status.message();
 }
 
-TEST_P(Recovery, EmptyDirectoryGivesAnEmptyTable) {
+TEST_F(Recovery, EmptyDirectoryGivesAnEmptyTable) {
   auto table = MakeTable(Options(false));
   MT_ASSERT_OK(table->Flush());
   table.reset();
@@ -175,7 +175,7 @@ TEST_P(Recovery, EmptyDirectoryGivesAnEmptyTable) {
   MT_ASSERT_OK(Step("sgd", Keys(0, 9), 1).Run(table.get()));
 }
 
-TEST_P(Recovery, RowsOfTheTierBetweenAreFlushedToo) {
+TEST_F(Recovery, RowsOfTheTierBetweenAreFlushedToo) {
   TableOptions options = Options(false);
   options.lower_tiers.insert(options.lower_tiers.begin(), {root_.Open("pmem", "middle", false), 10 * 32});
   auto table = MakeTable(options);
@@ -198,7 +198,7 @@ TEST_P(Recovery, RowsOfTheTierBetweenAreFlushedToo) {
   ExpectSameRows(before, Everything(table.get()));
 }
 
-TEST_P(Recovery, RowsOfTheTierBetweenThatOthersReadMeanwhileAreFlushedToo) {
+TEST_F(Recovery, RowsOfTheTierBetweenThatOthersReadMeanwhileAreFlushedToo) {
   auto middle = std::make_shared<MemoryTier>();
   TableOptions options = Options(false);
   options.lower_tiers.insert(options.lower_tiers.begin(), {middle, 10 * 32});
@@ -234,7 +234,7 @@ TEST_P(Recovery, RowsOfTheTierBetweenThatOthersReadMeanwhileAreFlushedToo) {
   EXPECT_EQ(table->Stats().tiers[2].writes, writes);
 }
 
-TEST_P(Recovery, LastTierOfGivenSizeTakesAllRowsOrRefusesAndLosesNone) {
+TEST_F(Recovery, LastTierOfGivenSizeTakesAllRowsOrRefusesAndLosesNone) {
   TableOptions options = Options(false);
   options.lower_tiers[0].budget_bytes = 20 * 32;
   auto table = MakeTable(options);
@@ -348,9 +348,6 @@ TEST(RecoveryOptions, NeedADurableLastTier) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("memory"), std::string::npos) << status.message();
 }
-
-INSTANTIATE_TEST_SUITE_P(Tiers, Recovery, testing::Values("ssdhash", "leveldb"),
-                         [](const auto& info) { return std::string(info.param); });
 
 // --- Damaged records.
 

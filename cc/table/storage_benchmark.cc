@@ -53,8 +53,6 @@ std::shared_ptr<Tier> Open(const std::string& type, const std::string& directory
   if (type == "leveldb") {
     LevelDbOptions options;
     options.directory = directory;
-    options.durable = true;
-    options.recover = recover;
     return *LevelDbTier::Open(options);
   }
   PmemOptions options;
@@ -131,9 +129,7 @@ void Reopen(benchmark::State& state, const std::string& type) {
   }
 }
 void BM_ReopenSsdHash(benchmark::State& state) { Reopen(state, "ssdhash"); }
-void BM_ReopenLevelDb(benchmark::State& state) { Reopen(state, "leveldb"); }
 BENCHMARK(BM_ReopenSsdHash)->Arg(2000000)->Iterations(1)->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_ReopenLevelDb)->Arg(1000000)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // Lookups and applies at random, every row in the one tier there is.
 enum class Where { kDram, kPmemInPlace, kPmemCopied };

@@ -31,7 +31,7 @@ class StorageDirectory {
 
   const std::string& path() const { return root_; }
 
-  // A tier of that type ("ssdhash", "leveldb", "pmem"): new, or what an earlier one left in the directory.
+  // A tier of that type ("ssdhash", "leveldb", "pmem"): new, or an SSDHASH that an earlier one left in the directory.
   std::shared_ptr<Tier> Open(const std::string& type, const std::string& name, bool recover, bool async_compaction = false) {
     const std::string directory = root_ + "/" + name;
     if (!recover) std::filesystem::remove_all(directory);
@@ -49,8 +49,6 @@ class StorageDirectory {
       LevelDbOptions options;
       options.directory = directory;
       options.write_buffer_bytes = 64 << 10;
-      options.durable = true;
-      options.recover = recover;
       return Must(LevelDbTier::Open(options));
     }
     PmemOptions options;

@@ -300,7 +300,7 @@ class Oracle {
     table_[1] = MakeTable(options_[1]);
     options_[1].adopt = false;
     ASSERT_NE(table_[1], nullptr);
-    // A column that no record was written with is known to LEVELDB alone.
+    // A column that no record was written with is not in the files.
     MT_ASSERT_OK(table_[1]->AddSlots(Span<const ColumnSpec>(rows->columns.data() + 1, rows->columns.size() - 1)));
     ExpectSameTables(table_[0].get(), table_[1].get());
     EXPECT_EQ(table_[0]->NewestStep(), table_[1]->NewestStep());

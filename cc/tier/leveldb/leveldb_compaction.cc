@@ -3,8 +3,8 @@
 // LevelDB merges files of a level with those that they overlap on the next one. It leaves a file that overlaps none as it is,
 // with all dead entries in it; a file from a full buffer may have many entries of a key. Therefore each range gets a fence at
 // both ends: two entries that are newer than all others. The file that has them is as wide as the range, so that the merge
-// takes in every file of the range, down to the last level that has one. The end of a round removes its fences. A process that
-// ends before leaves them. Readers ignore keys of their lengths.
+// takes in every file of the range, down to the last level that has one. The end of a round removes its fences. A scan ignores
+// keys of their lengths.
 
 #include <string>
 #include <utility>

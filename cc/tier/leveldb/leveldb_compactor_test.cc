@@ -2,10 +2,6 @@
 
 #include "cc/tier/leveldb/leveldb_compactor.h"
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -271,53 +267,11 @@ TEST_F(LevelDbSpaceTest, ADiskThatFailsMeanwhileLosesNothingAndTheBoundHoldsAfte
   ExpectAllHeld();
 }
 
-TEST_F(LevelDbSpaceTest, WhatWasSyncedIsThereAfterTheProcessWasKilledInARound) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
-#endif
-  LevelDbOptions options = SmallOptions();
-  options.durable = true;
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    Open(options);
-    if (!Write(0, kWindow, 1).ok()) ::_exit(1);
-    for (int step = 0; step < 10; ++step) Step();
-    if (HasFailure() || !tier_->Sync().ok()) ::_exit(1);
-    RemoveManyRows();
-    ::raise(SIGKILL);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(status)) << status;
-  options.recover = true;
-  Open(options);
-  int64_t rows = 0;
-  ASSERT_TRUE(tier_
-                  ->Scan([&](const RecordHeader& header, uint32_t location) {
-                    const auto generation = static_cast<uint64_t>(header.version);
-                    held_[header.key] = Held{location, generation};
-                    rows += header.key < kOthers;
-                    return OkStatus();
-                  })
-                  .ok());
-  EXPECT_EQ(rows, kWindow);
-  EXPECT_EQ(held_.begin()->first, 10 * kStep);
-  ExpectAllHeld();
-}
-
 TEST_F(LevelDbSpaceTest, ItClosesWhileARoundRuns) {
-  LevelDbOptions options = SmallOptions();
-  options.durable = true;
-  Open(options);
+  Open(SmallOptions());
   ASSERT_TRUE(Write(0, kWindow, 1).ok());
-  ASSERT_TRUE(tier_->Sync().ok());
   RemoveManyRows();
   tier_.reset();
-  options.recover = true;
-  Open(options);
-  TakeOverLocations();
-  ExpectAllHeld();
 }
 
 }  // namespace

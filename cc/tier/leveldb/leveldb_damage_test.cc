@@ -1,5 +1,5 @@
-// Files that are deleted, cut, zeroed or put in another's place, while the tier is open and while it is closed: every row that
-// is held reads as what it is, or as DataLoss.
+// Files that are deleted, cut, zeroed or put in another's place while the tier is open: every row that is held reads as what it
+// is, or as DataLoss.
 
 #include <errno.h>
 
@@ -23,10 +23,8 @@ constexpr int64_t kKeys = 6000;
 class LevelDbDamageTest : public LevelDbTierTest {
  protected:
   // Rows in several table files and in the log.
-  void OpenWithRows(bool durable = false) {
-    LevelDbOptions options = SmallOptions();
-    options.durable = durable;
-    Open(options);
+  void OpenWithRows() {
+    Open(SmallOptions());
     for (int64_t first = 0; first < kKeys; first += 500) ASSERT_TRUE(Write(first, 500, 1).ok());
     Flush();
     ASSERT_TRUE(Write(0, 100, 2).ok());  // in the first of them, too
@@ -138,22 +136,6 @@ TEST_P(LevelDbFileDamageTest, WhileOpenAndWithoutAFailedWriteCompactionStopsAtMo
   EXPECT_LT(CountLost(), held_.size() / 2);
 }
 
-TEST_P(LevelDbFileDamageTest, WhileClosedItIsRefusedOrDataLossForWhatIsThere) {
-  const std::string file = GetParam().file;
-  // What a cut log or manifest says of the rows that it lacks only its length before could tell.
-  if (file == ".log" || (file == "MANIFEST" && std::string(GetParam().how) != "deleted")) return;
-  OpenWithRows(/*durable=*/true);
-  ASSERT_TRUE(tier_->Sync().ok());
-  tier_.reset();
-  Damage(Files(file).front(), GetParam().how);
-  LevelDbOptions options = SmallOptions();
-  options.directory = directory_;
-  options.recover = options.durable = true;
-  const Status opened = LevelDbTier::Open(options).status();
-  EXPECT_EQ(opened.code(), StatusCode::kDataLoss) << opened.ToString();
-  EXPECT_NE(opened.message().find(directory_), std::string::npos) << opened.message();
-}
-
 TEST_F(LevelDbDamageTest, AMissingTableFileIsDataLossForItsKeys) {
   OpenWithRows();
   ASSERT_TRUE(FailAWriteAndGoOn().ok());  // all files are closed now
@@ -181,19 +163,9 @@ TEST_F(LevelDbDamageTest, AZeroedStretchStopsWritesAndRemovalsAndLeavesTheRestRe
   for (int again = 0; again < 3; ++again) {
     EXPECT_EQ(tier_->Remove(Span<const KeyLocation>(&one, 1)).code(), StatusCode::kDataLoss);
     EXPECT_EQ(Write(kKeys, 10, 1).code(), StatusCode::kDataLoss);
-    EXPECT_EQ(tier_->Sync().code(), StatusCode::kDataLoss);
   }
   EXPECT_EQ(tier_->database(), before) << "it was opened again";
   EXPECT_EQ(CountLost(), lost);
-}
-
-TEST_F(LevelDbDamageTest, SyncOfALogThatWasDeletedIsDataLoss) {
-  OpenWithRows(/*durable=*/true);
-  ASSERT_TRUE(tier_->Sync().ok());
-  for (const std::string& log : Files(".log")) fs::remove(log);
-  ASSERT_TRUE(Write(0, 10, 3).ok());
-  EXPECT_EQ(tier_->Sync().code(), StatusCode::kDataLoss);
-  EXPECT_EQ(CountLost(), 0u);
 }
 
 TEST_F(LevelDbDamageTest, ADirectoryThatWasDeletedIsDataLossAndMakesNoNewDatabase) {

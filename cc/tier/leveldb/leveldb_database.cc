@@ -44,41 +44,19 @@ LevelDbDatabase::LevelDbDatabase(const LevelDbOptions& options)
       disk_(std::make_unique<LevelDbDisk>()),
       filter_(leveldb::NewBloomFilterPolicy(10)),
       cache_(options.block_cache_bytes),
-      logger_(std::make_unique<NullLogger>()),
-      was_there_(options.recover),
-      list_(disk_.get(), options.directory) {}
+      logger_(std::make_unique<NullLogger>()) {}
 
-Status LevelDbDatabase::Open(TierRecovery* counts) {
-  MutexLock writing(write_mutex);
-  if (options_.recover) {
-    MT_RETURN_IF_ERROR(list_.Check(counts));
-    const leveldb::Status found = disk_->FindFiles(options_.directory);
-    if (!found.ok()) return ErrorOf(StrCat("recovery of '", options_.directory, "'"), found);
-  } else {
-    MT_RETURN_IF_ERROR(Clear());
-  }
-  MT_ASSIGN_OR_RETURN(Opened opened, OpenOne(/*create=*/!options_.recover));
+Status LevelDbDatabase::Create() {
+  MT_ASSIGN_OR_RETURN(Opened opened, OpenOne(/*create=*/true));
   const Replacing replacing(open_mutex_);
   open_ = std::move(opened);
   was_there_ = true;
   return OkStatus();
 }
 
-Status LevelDbDatabase::Clear() {
-  LevelDbEnv env(disk_.get(), options_.durable);
-  (void)env.RemoveFile(list_.path());
-  leveldb::Options destroyed;
-  destroyed.env = &env;
-  const leveldb::Status status = leveldb::DestroyDB(options_.directory, destroyed);
-  if (!status.ok()) return ErrorOf(StrCat("clearing of the database in '", options_.directory, "'"), status);
-  // DestroyDB takes the directory too where nothing else is in it.
-  (void)env.CreateDir(options_.directory);
-  return OkStatus();
-}
-
 Result<LevelDbDatabase::Opened> LevelDbDatabase::OpenOne(bool create) {
   Opened database;
-  database.env = std::make_unique<LevelDbEnv>(disk_.get(), options_.durable);
+  database.env = std::make_unique<LevelDbEnv>(disk_.get());
   if (Status started = database.env->Start(); !started.ok()) {
     return Status(started.code(),
                   StrCat("leveldb tier: opening of the database in '", options_.directory, "': ", started.message()),
@@ -87,7 +65,7 @@ Result<LevelDbDatabase::Opened> LevelDbDatabase::OpenOne(bool create) {
   leveldb::Options options;
   options.env = database.env.get();
   options.info_log = logger_.get();
-  options.create_if_missing = create;
+  options.create_if_missing = options.error_if_exists = create;
   // Bad blocks stop compaction instead of being rewritten with a good checksum.
   options.paranoid_checks = true;
   options.write_buffer_size = options_.write_buffer_bytes;
@@ -160,8 +138,6 @@ Status LevelDbDatabase::OpenAgain() {
   failure_ = opened.status();
   if (!opened.ok()) return failure_;
   std::swap(open_, *opened);
-  // The next Sync tries again where this fails. Recovery takes a manifest that is newer than the list as it is.
-  if (options_.durable) (void)list_.Write();
   return OkStatus();
 }
 
@@ -178,23 +154,6 @@ Status LevelDbDatabase::Commit(const char* operation, const leveldb::WriteOption
     failure_ = ErrorOf(StrCat(operation, " in '", options_.directory, "'"), status);
   }
   return failure_;
-}
-
-Status LevelDbDatabase::Sync() {
-  leveldb::WriteOptions options;
-  options.sync = true;
-  leveldb::WriteBatch batch;
-  MT_RETURN_IF_ERROR(Commit("sync", options, /*at_once=*/true, &batch));
-  if (!options_.durable) return OkStatus();
-  MT_RETURN_IF_ERROR(CheckNames());
-  return list_.Write();
-}
-
-Status LevelDbDatabase::CheckNames() const {
-  const leveldb::Status named = disk_->CheckNames();
-  if (!named.ok()) return ErrorOf(StrCat("sync of '", options_.directory, "'"), named);
-  if (::access(list_.path().c_str(), F_OK) == 0) return OkStatus();
-  return ErrorOf(StrCat("sync of '", options_.directory, "'"), disk_->Failed(list_.path(), errno));
 }
 
 }  // namespace multitier

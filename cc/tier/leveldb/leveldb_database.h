@@ -1,8 +1,8 @@
-// LevelDbDatabase: an open LevelDB that survives failed writes, with its Env, its caches and its list of synced files.
+// LevelDbDatabase: an open LevelDB that survives failed writes, with its Env and its caches.
 //
 // After a failed write (full disk) the earlier rows stay readable, and writes are refused with ResourceExhausted or
 // Unavailable. LevelDB accepts no write after a failed one, so the database is opened again when there is room. The old one
-// stays open until that has succeeded. Commit tries it at most every retry_us until a write succeeds, or at once. Only Open
+// stays open until that has succeeded. Commit tries it at most every retry_us until a write succeeds, or at once. Only Create
 // creates a database. After compaction has met a damaged or missing file, all writes are DataLoss: opening again would not
 // help.
 //
@@ -25,8 +25,6 @@
 #include "cc/tier/leveldb/leveldb_cache.h"
 #include "cc/tier/leveldb/leveldb_disk.h"
 #include "cc/tier/leveldb/leveldb_env.h"
-#include "cc/tier/leveldb/synced_list.h"
-#include "cc/tier/tier.h"
 #include "leveldb/db.h"
 #include "leveldb/filter_policy.h"
 #include "leveldb/write_batch.h"
@@ -34,18 +32,14 @@
 namespace multitier {
 
 struct LevelDbOptions {
-  std::string directory;                 // exists; with `recover` opens the database in it, else replaces it
+  std::string directory;                 // exists, without a database in it
   size_t write_buffer_bytes = 16 << 20;  // memory for rows not yet in a table file; twice that while one is written
   size_t block_cache_bytes = 8 << 20;
   size_t table_file_bytes = 32 << 20;
   int max_open_files = 500;
   bool compress = false;  // Snappy; embeddings hardly shrink
-  bool durable = false;   // Sync() means something
-  // Opens the database that is there: each key's newest entry is held, removed keys stay removed. Locations are new: Scan
-  // tells them. O(rows) read, once: until the first Write Scan answers from what was read, which takes 16 bytes a row.
-  bool recover = false;
-  int64_t max_rows = 0;  // > 0: more are ResourceExhausted
-  int read_helpers = 7;  // threads that help the calling one to read a large batch; 0: none
+  int64_t max_rows = 0;   // > 0: more are ResourceExhausted
+  int read_helpers = 7;   // threads that help the calling one to read a large batch; 0: none
   // Writes are refused while less is free on the disk. Default: twice the write buffer, at most 5 % of the file system.
   int64_t reserve_bytes = -1;
   uint64_t retry_us = 1000000;
@@ -55,8 +49,7 @@ class LevelDbDatabase {
  public:
   explicit LevelDbDatabase(const LevelDbOptions& options);
 
-  // Recovers the database in the directory, or deletes it and creates a new one. *counts receives what a recovery found.
-  Status Open(TierRecovery* counts);
+  Status Create();
 
   // One writer at a time: a writer holds it while it changes what belongs to its entries, too.
   Mutex write_mutex;
@@ -64,9 +57,6 @@ class LevelDbDatabase {
   // works again; else it may be too early.
   Status Commit(const char* operation, const leveldb::WriteOptions& options, bool at_once, leveldb::WriteBatch* batch)
       MT_REQUIRES(write_mutex);
-  // Syncs what was written. If the database is durable, checks the names of its files, and writes the list.
-  Status Sync() MT_REQUIRES(write_mutex);
-  Status WriteList() MT_REQUIRES(write_mutex) { return list_.Write(); }
 
   // Calls use(DB*), which is not replaced before the call returns. REQUIRES: the thread is not in another Use
   template <typename Call>
@@ -79,11 +69,6 @@ class LevelDbDatabase {
   Status CheckSpace(size_t bytes) const;
   // After the database was created, a missing file or entry is DataLoss.
   Status ErrorOf(const std::string& what, const leveldb::Status& status) const;
-
-  // Of the list of synced files, when the database was opened; see SyncedList.
-  bool has_list() MT_REQUIRES(write_mutex) { return list_.found(); }
-  std::string list_path() MT_REQUIRES(write_mutex) { return list_.path(); }
-  Status FindDamagedTable() MT_REQUIRES(write_mutex) { return list_.FindDamagedTable(); }
 
   LevelDbDisk* disk() const { return disk_.get(); }
   leveldb::DB* database() const MT_NO_THREAD_SAFETY_ANALYSIS { return open_.db.get(); }  // test only
@@ -111,24 +96,20 @@ class LevelDbDatabase {
     SharedMutex& mutex_;
   };
 
-  Status Clear() MT_REQUIRES(write_mutex);
   Result<Opened> OpenOne(bool create);
   // Opens the database again after a failed write. Returns the failure if it is too early or there is no room.
   Status RecoverFromFailure(size_t bytes, bool at_once) MT_REQUIRES(write_mutex);
   // The failure, until the database was opened again.
   Status OpenAgain() MT_REQUIRES(write_mutex);
   Status Refusal() const MT_REQUIRES(write_mutex);
-  // DataLoss naming a file that the database needs and that was deleted or cut: opening would fail without it.
-  Status CheckNames() const MT_REQUIRES(write_mutex);
 
   const LevelDbOptions options_;
   const std::unique_ptr<LevelDbDisk> disk_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
   LevelDbCache cache_;
   const std::unique_ptr<leveldb::Logger> logger_;  // discards all messages, so that LevelDB creates no log file of them
-  bool was_there_;                                 // constant once open
+  bool was_there_ = false;                         // constant once created
 
-  SyncedList list_ MT_GUARDED_BY(write_mutex);
   Status failure_ MT_GUARDED_BY(write_mutex);                // of the write since which LevelDB takes none
   uint64_t recovered_at_us_ MT_GUARDED_BY(write_mutex) = 0;  // the last attempt; 0: none since a write succeeded
   size_t room_needed_ MT_GUARDED_BY(write_mutex) = 0;        // what the last look for room did not find

@@ -1,6 +1,5 @@
 #include "cc/tier/leveldb/leveldb_disk.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -36,14 +35,6 @@ int ChecksumOf(const std::string& path, int64_t bytes, uint32_t* crc) {
   }
   ::close(fd);
   return error;
-}
-
-// Whether the name is one of those files without which a database is not whole.
-bool IsOfDatabase(const std::string& name) {
-  const auto ends_with = [&name](const std::string& suffix) {
-    return name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
-  };
-  return name == "CURRENT" || name.rfind("MANIFEST-", 0) == 0 || ends_with(".log") || ends_with(".ldb") || ends_with(".sst");
 }
 
 }  // namespace
@@ -115,30 +106,7 @@ void LevelDbDisk::SetWritten(const std::string& path, const Written& written) {
   Written& known = files_[path];
   stored_bytes_ += written.bytes - known.bytes;
   known = written;
-  if (written.bytes > 0) return;
-  files_.erase(path);
-  synced_.erase(path);
-  closed_unsynced_.erase(path);
-}
-
-void LevelDbDisk::SetSynced(const std::string& path, const Written& written) {
-  MutexLock lock(mutex_);
-  synced_[path] = SyncedFile{path.substr(path.rfind('/') + 1), static_cast<uint64_t>(written.bytes), written.crc};
-}
-
-void LevelDbDisk::SetClosedUnsynced(const std::string& path) {
-  MutexLock lock(mutex_);
-  closed_unsynced_.insert(path);
-}
-
-Result<std::vector<SyncedFile>> LevelDbDisk::SyncedFiles() {
-  MutexLock lock(mutex_);
-  if (!closed_unsynced_.empty()) {
-    return UnavailableError("'", *closed_unsynced_.begin(), "' could not be synced when it was closed");
-  }
-  std::vector<SyncedFile> files;
-  for (const auto& [path, file] : synced_) files.push_back(file);
-  return files;
+  if (written.bytes == 0) files_.erase(path);
 }
 
 void LevelDbDisk::RenameWritten(const std::string& from, const std::string& to) {
@@ -156,34 +124,14 @@ std::map<std::string, LevelDbDisk::Written> LevelDbDisk::files() {
   return files_;
 }
 
-leveldb::Status LevelDbDisk::FindFiles(const std::string& directory) {
-  DIR* const dir = ::opendir(directory.c_str());
-  if (dir == nullptr) return Failed(directory, errno);
-  while (const dirent* entry = ::readdir(dir)) {
-    struct stat info;
-    if (!IsOfDatabase(entry->d_name) || ::fstatat(::dirfd(dir), entry->d_name, &info, 0) != 0) continue;
-    SetWritten(directory + "/" + entry->d_name, {info.st_size, 0});
-  }
-  ::closedir(dir);
-  return leveldb::Status::OK();
-}
-
-leveldb::Status LevelDbDisk::CheckNames() {
-  const std::unique_lock<std::mutex> names = ChangeNames();
+leveldb::Status LevelDbDisk::CheckFiles() {
   for (const auto& [path, written] : files()) {
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) return Failed(path, errno);
-    if (info.st_size >= written.bytes) continue;
-    return leveldb::Status::Corruption(
-        path, "expected " + std::to_string(written.bytes) + " bytes, found " + std::to_string(info.st_size));
-  }
-  return leveldb::Status::OK();
-}
-
-leveldb::Status LevelDbDisk::CheckFiles() {
-  const leveldb::Status named = CheckNames();
-  if (!named.ok()) return named;
-  for (const auto& [path, written] : files()) {
+    if (info.st_size < written.bytes) {
+      return leveldb::Status::Corruption(
+          path, "expected " + std::to_string(written.bytes) + " bytes, found " + std::to_string(info.st_size));
+    }
     uint32_t crc = 0;
     const int error = written.crc == 0 ? 0 : ChecksumOf(path, written.bytes, &crc);
     if (error != 0) return Failed(path, error);

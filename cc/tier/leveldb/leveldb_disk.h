@@ -5,7 +5,6 @@
 //   faults   a test can make any call fail
 //   files    the lengths of files, and checksums of logs and manifests, as written. If one is cut or zeroed later, LevelDB
 //            assumes that its writer died, and continues without the rest
-//   synced   how much of each log and manifest is known to be on the disk, for the list of synced files (synced_list.h)
 //   counts   calls of all databases
 //
 // Outlives the databases. Thread-safe.
@@ -18,24 +17,13 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "cc/base/mutex.h"
-#include "cc/base/status.h"
 #include "leveldb/env.h"
 #include "leveldb/status.h"
 
 namespace multitier {
-
-// How much of a log or a manifest was synced.
-struct SyncedFile {
-  std::string name;    // in its directory
-  uint64_t bytes = 0;  // from its beginning
-  uint32_t crc = 0;    // crc32c of them
-};
 
 class LevelDbDisk {
  public:
@@ -64,22 +52,9 @@ class LevelDbDisk {
   };
   void SetWritten(const std::string& path, const Written& written);  // 0 bytes: it was removed
   void RenameWritten(const std::string& from, const std::string& to);
-  // A thread that creates, renames or deletes a file holds it until SetWritten knows of the change.
-  std::unique_lock<std::mutex> ChangeNames() { return std::unique_lock<std::mutex>(names_mutex_); }
-  // Takes the database's files in the directory, as they are now, for written. The error of a directory that cannot be read.
-  leveldb::Status FindFiles(const std::string& directory);
-  // Corruption naming a file that is shorter than it was written; the error of one that does not exist or cannot be looked at.
-  // A file that was deleted goes on to be read and synced as long as LevelDB has it open.
-  leveldb::Status CheckNames();
   // Corruption with the name of a file that is shorter than written, or of a log or manifest with different bytes. Also returns
   // the error of a file that cannot be read or does not exist. REQUIRES: no thread writes
   leveldb::Status CheckFiles();
-  // A log or a manifest that was synced as it is; a log that was closed and could not be.
-  void SetSynced(const std::string& path, const Written& written);
-  void SetClosedUnsynced(const std::string& path);
-  // The logs and manifests that were written through this object and exist, in the order of their names. Unavailable naming a
-  // log that was closed without a sync: its rows may not be on the disk.
-  Result<std::vector<SyncedFile>> SyncedFiles();
   int64_t stored_bytes() const { return stored_bytes_; }
   // The bytes of the logs, which opening the database again would write to table files.
   int64_t log_bytes();
@@ -92,15 +67,11 @@ class LevelDbDisk {
 
   std::atomic<int64_t> stored_bytes_{0};
 
-  std::mutex names_mutex_;  // held over calls that change names; before mutex_
-
   Mutex mutex_;  // no file calls under it, except for the lock file
   Fault fault_ MT_GUARDED_BY(mutex_);
-  std::map<std::string, int> errors_ MT_GUARDED_BY(mutex_);         // by the text of the status
-  std::deque<std::string> texts_ MT_GUARDED_BY(mutex_);             // the oldest first
-  std::map<std::string, Written> files_ MT_GUARDED_BY(mutex_);      // by path
-  std::map<std::string, SyncedFile> synced_ MT_GUARDED_BY(mutex_);  // logs and manifests that exist, by path
-  std::set<std::string> closed_unsynced_ MT_GUARDED_BY(mutex_);     // logs, by path
+  std::map<std::string, int> errors_ MT_GUARDED_BY(mutex_);     // by the text of the status
+  std::deque<std::string> texts_ MT_GUARDED_BY(mutex_);         // the oldest first
+  std::map<std::string, Written> files_ MT_GUARDED_BY(mutex_);  // by path
   leveldb::FileLock* lock_ MT_GUARDED_BY(mutex_) = nullptr;
   int lock_holders_ MT_GUARDED_BY(mutex_) = 0;
 };

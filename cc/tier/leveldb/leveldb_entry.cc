@@ -1,17 +1,12 @@
 #include "cc/tier/leveldb/leveldb_entry.h"
 
 #include <cstring>
-#include <utility>
 
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
-#include "cc/base/json.h"
-#include "cc/row/schema.h"
 
 namespace multitier {
 namespace {
-
-constexpr int kFormatVersion = 1;
 
 uint64_t BigEndian(uint64_t word) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -64,34 +59,6 @@ const char* DecodeEntry(const leveldb::Slice& key, const leveldb::Slice& value, 
   header->frequency = DecodeFixed32(p + 16);
   header->num_columns = DecodeFixed32(p + 20);
   return nullptr;
-}
-
-std::string EncodeSchema(const RowLayout& layout) {
-  Json schema = Json::Object();
-  schema.Set("format_version", Json::Int(kFormatVersion));
-  schema.Set("columns", ColumnsToJson(layout));
-  return schema.ToString();
-}
-
-Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema) {
-  auto parse = [&]() -> Result<std::vector<ColumnSpec>> {
-    MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(schema));
-    MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-    if (version != kFormatVersion) {
-      return UnimplementedError("expected format version ", kFormatVersion, ", found ", version,
-                                ": use the release that wrote it");
-    }
-    MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("columns"));
-    std::vector<ColumnSpec> columns;
-    for (const Json& item : list->items()) {
-      MT_ASSIGN_OR_RETURN(columns.emplace_back(), ColumnFromJson(item));
-    }
-    MT_RETURN_IF_ERROR(CheckColumns(columns));
-    return columns;
-  };
-  Result<std::vector<ColumnSpec>> columns = parse();
-  if (columns.ok() || columns.status().code() == StatusCode::kUnimplemented) return columns;
-  return DataLossError("it is damaged: ", columns.status().message());
 }
 
 }  // namespace multitier

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "cc/row/row_layout.h"
 #include "cc/tier/tier.h"
@@ -35,12 +34,6 @@ size_t BytesOfColumns(const RowLayout& layout, uint32_t num_columns);
 void EncodeEntry(const EntryKey& key, const WriteRecord& record, uint32_t generation, size_t row_bytes, std::string* value);
 // Decodes everything except the row data. Returns a description of the error, or nullptr.
 const char* DecodeEntry(const leveldb::Slice& key, const leveldb::Slice& value, RecordHeader* header, uint32_t* generation);
-
-// The key of the entry that stores the layout, and its value.
-constexpr char kSchemaKey[] = "schema";
-std::string EncodeSchema(const RowLayout& layout);
-// DataLoss if `schema` is not a schema, Unimplemented for another format version.
-Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema);
 
 }  // namespace multitier
 

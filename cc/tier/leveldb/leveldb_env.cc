@@ -30,8 +30,7 @@ int OpenFile(const std::string& path, int flags) {
 
 }  // namespace
 
-LevelDbEnv::LevelDbEnv(LevelDbDisk* disk, bool sync_logs)
-    : leveldb::EnvWrapper(leveldb::Env::Default()), disk_(disk), sync_logs_(sync_logs) {}
+LevelDbEnv::LevelDbEnv(LevelDbDisk* disk) : leveldb::EnvWrapper(leveldb::Env::Default()), disk_(disk) {}
 
 LevelDbEnv::~LevelDbEnv() {
   {
@@ -89,7 +88,6 @@ leveldb::Status LevelDbEnv::NewRandomAccessFile(const std::string& path, leveldb
 leveldb::Status LevelDbEnv::OpenForWriting(const std::string& path, int flags, leveldb::WritableFile** file) {
   *file = nullptr;
   const int fault = BeginChange("create", path);
-  const std::unique_lock<std::mutex> names = disk_->ChangeNames();
   const int fd = fault != 0 ? -1 : OpenFile(path, O_WRONLY | O_CREAT | flags);
   if (fd < 0) return disk_->Failed(path, fault != 0 ? fault : errno);
   struct stat info;
@@ -118,7 +116,6 @@ leveldb::Status LevelDbEnv::GetChildren(const std::string& path, std::vector<std
 
 leveldb::Status LevelDbEnv::RemoveFile(const std::string& path) {
   int error = BeginChange("delete", path);
-  const std::unique_lock<std::mutex> names = disk_->ChangeNames();
   if (error == 0 && ::unlink(path.c_str()) != 0) error = errno;
   if (error == 0 || error == ENOENT) disk_->SetWritten(path, {});
   return error == 0 ? leveldb::Status::OK() : disk_->Failed(path, error);
@@ -126,7 +123,6 @@ leveldb::Status LevelDbEnv::RemoveFile(const std::string& path) {
 
 leveldb::Status LevelDbEnv::RenameFile(const std::string& from, const std::string& to) {
   int error = BeginChange("rename", from);
-  const std::unique_lock<std::mutex> names = disk_->ChangeNames();
   if (error == 0 && ::rename(from.c_str(), to.c_str()) != 0) error = errno;
   if (error != 0) return disk_->Failed(from, error);
   disk_->RenameWritten(from, to);

@@ -38,15 +38,13 @@ class LevelDbEnv : public leveldb::EnvWrapper {
     uint64_t offset = 0;
   };
 
-  // sync_logs: syncs a log file before closing it, so that a later sync of the next log covers it. Keeps the pointer `disk`.
-  LevelDbEnv(LevelDbDisk* disk, bool sync_logs);
+  explicit LevelDbEnv(LevelDbDisk* disk);  // keeps the pointer
   ~LevelDbEnv() override;
 
   // Starts the background thread. LevelDB schedules a job under its own lock and then waits for it, so the calling thread
   // cannot run the job: a database needs this thread. ResourceExhausted if the thread cannot be started.
   multitier::Status Start();
   LevelDbDisk* disk() const { return disk_; }
-  bool sync_logs() const { return sync_logs_; }
   // Makes every later call that changes a file fail. Returns when the background thread is idle. REQUIRES: no other thread
   // writes to the database
   void Freeze();
@@ -72,7 +70,6 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   void RunJobs();
 
   LevelDbDisk* const disk_;
-  const bool sync_logs_;
   std::atomic<bool> frozen_{false};
 
   Mutex mutex_;  // no file calls under it

@@ -1,4 +1,4 @@
-// Failing reads, full disks, killed processes and losses of power: an error or a success, and nothing acknowledged is lost.
+// Failing reads and full disks: an error or a success, and nothing acknowledged is lost.
 
 #include <errno.h>
 #include <sched.h>
@@ -8,13 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <future>
-#include <mutex>
-#include <random>
-#include <set>
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
@@ -62,7 +58,6 @@ TEST_F(LevelDbFaultTest, ErrorsHaveTheCodeOfTheCallThatFailed) {
       ASSERT_TRUE(Write(3000, 1000, 1).ok());  // opened again: no table file is open
       fail(call.c_str(), error);
       Status status = call == "read" || call == "open" ? Read(5) : OkStatus();
-      if (call == "sync") status = tier_->Sync();
       for (int i = 0; i < 40 && status.ok(); ++i) status = Write(5000, 100, 1);
       EXPECT_EQ(status.code(), code) << call << ": " << status.ToString();
       EXPECT_EQ(status.os_error(), error) << call << ": " << status.ToString();
@@ -73,25 +68,22 @@ TEST_F(LevelDbFaultTest, ErrorsHaveTheCodeOfTheCallThatFailed) {
   }
 }
 
-// Writes wait between two attempts to open the database again. A flush of the table does not: it would fail on a good disk.
-TEST_F(LevelDbFaultTest, SyncAndCompactDoNotWaitOnceTheDiskWorksAgain) {
-  for (const bool sync : {true, false}) {
-    held_.clear();
-    LevelDbOptions options = SmallOptions();
-    options.retry_us = uint64_t{3600} * 1000000;
-    Open(options);
-    ASSERT_TRUE(Write(0, 100, 1).ok());
-    tier_->disk()->set_fault([](const char* call, const std::string&) {
-      return std::strcmp(call, "write") == 0 || std::strcmp(call, "create") == 0 ? EIO : 0;
-    });
-    EXPECT_EQ(Write(100, 10, 1).code(), StatusCode::kUnavailable);
-    tier_->disk()->set_fault(nullptr);
-    EXPECT_EQ(Write(100, 10, 1).code(), StatusCode::kUnavailable);  // it is not time
-    const Status status = sync ? tier_->Sync() : tier_->Compact();
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    EXPECT_TRUE(Write(100, 10, 1).ok());
-    ExpectAllHeld();
-  }
+// Writes wait between two attempts to open the database again. Compact does not: it would fail on a good disk.
+TEST_F(LevelDbFaultTest, CompactDoesNotWaitOnceTheDiskWorksAgain) {
+  LevelDbOptions options = SmallOptions();
+  options.retry_us = uint64_t{3600} * 1000000;
+  Open(options);
+  ASSERT_TRUE(Write(0, 100, 1).ok());
+  tier_->disk()->set_fault([](const char* call, const std::string&) {
+    return std::strcmp(call, "write") == 0 || std::strcmp(call, "create") == 0 ? EIO : 0;
+  });
+  EXPECT_EQ(Write(100, 10, 1).code(), StatusCode::kUnavailable);
+  tier_->disk()->set_fault(nullptr);
+  EXPECT_EQ(Write(100, 10, 1).code(), StatusCode::kUnavailable);  // it is not time
+  const Status status = tier_->Compact();
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_TRUE(Write(100, 10, 1).ok());
+  ExpectAllHeld();
 }
 
 // What failed in the background since a write succeeded is another failure, and no call has tried to mend it.
@@ -248,118 +240,6 @@ TEST_F(LevelDbFaultTest, FullFileSystemIsResourceExhaustedUntilThereIsRoom) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-}
-
-TEST_F(LevelDbFaultTest, WhatWasSyncedIsThereAfterTheProcessWasKilled) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
-#endif
-  LevelDbOptions options = SmallOptions();
-  options.durable = true;
-  const int64_t rounds = 5;
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    Open(options);
-    for (int64_t round = 0; round < rounds; ++round) {
-      if (!Write(round * 300, 600, static_cast<uint64_t>(round) + 1).ok() || !tier_->Sync().ok()) ::_exit(1);
-    }
-    ::raise(SIGKILL);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(status));
-  options.recover = true;
-  Open(options);
-  ASSERT_TRUE(tier_
-                  ->Scan([&](const RecordHeader& header, uint32_t location) {
-                    const int64_t last_round = std::min(header.key / 300, rounds - 1);
-                    held_[header.key] = Held{location, static_cast<uint64_t>(last_round) + 1};
-                    return OkStatus();
-                  })
-                  .ok());
-  EXPECT_EQ(held_.size(), 300u * (rounds - 1) + 600);
-  ExpectAllHeld();
-}
-
-// A disk that keeps of each file what was synced, and nothing else: several lives of random writes, removals and syncs.
-TEST_F(LevelDbFaultTest, PowerLossKeepsWhatWasSynced) {
-  constexpr int64_t kKeys = 1500;
-  const uint64_t seed = std::random_device()();
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  LevelDbOptions options = SmallOptions();
-  options.durable = true;
-  std::map<int64_t, uint64_t> synced;           // generation; 0: none
-  std::map<int64_t, std::set<uint64_t>> later;  // generations since
-  uint64_t generation = 0;
-  for (int life = 0; life < 6; ++life) {
-    held_.clear();
-    Open(options);
-    ASSERT_TRUE(tier_
-                    ->Scan([&](const RecordHeader& header, uint32_t location) {
-                      held_[header.key] = Held{location, static_cast<uint64_t>(header.version)};
-                      return OkStatus();
-                    })
-                    .ok());
-    ExpectAllHeld();
-    for (int64_t key = 0; key < kKeys; ++key) {
-      const uint64_t found = held_.count(key) > 0 ? held_[key].data_generation : 0;
-      ASSERT_TRUE(found == synced[key] || later[key].count(found) > 0)
-          << "life " << life << " key " << key << ": found " << found << ", synced " << synced[key];
-      synced[key] = found;
-    }
-    later.clear();
-    std::mutex mutex;
-    std::map<std::string, uintmax_t> on_disk;
-    tier_->disk()->set_fault([&](const char* call, const std::string& path) {
-      std::lock_guard<std::mutex> lock(mutex);  // not while the power goes
-      if (std::strcmp(call, "sync") == 0) on_disk[path] = fs::file_size(path);
-      return 0;
-    });
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      for (const auto& file : fs::directory_iterator(directory_)) {
-        std::error_code gone;  // by the database's thread, which needs it no more
-        const uintmax_t bytes = file.file_size(gone);
-        if (!gone) on_disk[file.path()] = bytes;
-      }
-    }
-    for (int64_t n = 10 + static_cast<int64_t>(random() % 40); n > 0; --n) {
-      const int64_t first = static_cast<int64_t>(random() % (kKeys - 300)), count = 1 + static_cast<int64_t>(random() % 299);
-      ++generation;
-      if (random() % 4 == 0) {
-        std::vector<KeyLocation> removed;
-        for (int64_t key = first; key < first + count; ++key) {
-          removed.push_back({key, held_.count(key) > 0 ? held_[key].location : kNoLocation});
-          held_.erase(key);
-          later[key].insert(0);
-        }
-        ASSERT_TRUE(tier_->Remove(removed).ok());
-      } else {
-        ASSERT_TRUE(Write(first, count, generation).ok());
-        for (int64_t key = first; key < first + count; ++key) later[key].insert(generation);
-      }
-      if (random() % 8 != 0) continue;
-      ASSERT_TRUE(tier_->Sync().ok());
-      for (const auto& [key, unused] : later) synced[key] = held_.count(key) > 0 ? held_[key].data_generation : 0;
-      later.clear();
-    }
-    options.directory = Directories::New();
-    options.recover = true;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      for (const auto& file : fs::directory_iterator(directory_)) {
-        const std::string name = file.path().filename();
-        const bool renamed = name == "CURRENT" || name == "synced.list";  // into place, whole
-        if (name == "LOCK" || (!renamed && on_disk[file.path()] == 0)) continue;
-        std::error_code gone;  // by the database's thread, which needs it no more
-        fs::copy_file(file.path(), options.directory + "/" + name, gone);
-        if (!gone && !renamed) fs::resize_file(options.directory + "/" + name, on_disk[file.path()]);
-      }
-    }
-    tier_->disk()->set_fault(nullptr);
-  }
 }
 
 TEST_F(LevelDbFaultTest, ReserveIsKeptFree) {

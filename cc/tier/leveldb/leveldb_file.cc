@@ -1,7 +1,6 @@
 #include "cc/tier/leveldb/leveldb_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,19 +63,12 @@ leveldb::Status LevelDbSequentialFile::Skip(uint64_t bytes) {
 }
 
 LevelDbWritableFile::LevelDbWritableFile(LevelDbEnv* env, std::string path, int fd, int64_t has_bytes)
-    : env_(env),
-      path_(std::move(path)),
-      is_log_(HasSuffix(path_, ".log")),
-      checked_(has_bytes == 0 && (is_log_ || IsManifest(path_))),
-      fd_(fd) {
+    : env_(env), path_(std::move(path)), checked_(has_bytes == 0 && (HasSuffix(path_, ".log") || IsManifest(path_))), fd_(fd) {
   written_.bytes = has_bytes;
 }
 
 LevelDbWritableFile::~LevelDbWritableFile() {
-  if (fd_ < 0) return;
-  // LevelDB closes a full log by destroying it.
-  if (env_->sync_logs() && is_log_ && !Sync().ok() && !env_->frozen()) env_->disk()->SetClosedUnsynced(path_);
-  (void)Close();
+  if (fd_ >= 0) (void)Close();
 }
 
 leveldb::Status LevelDbWritableFile::Append(const leveldb::Slice& data) {
@@ -102,16 +94,7 @@ leveldb::Status LevelDbWritableFile::Sync() {
   if (error == 0 && RetryIfInterrupted([&] { return ::fdatasync(fd_); }) != 0) error = errno;
   struct stat info;
   if (error == 0 && ::fstat(fd_, &info) == 0 && info.st_nlink == 0) error = ENOENT;
-  // A manifest names new files: their entries are to be on the disk before it is.
-  if (error == 0 && IsManifest(path_)) {
-    const std::string directory = path_.substr(0, path_.rfind('/'));
-    const int dir = RetryIfInterrupted([&] { return ::open(directory.c_str(), O_RDONLY | O_CLOEXEC); });
-    if (dir < 0 || RetryIfInterrupted([&] { return ::fsync(dir); }) != 0) error = errno;
-    if (dir >= 0) ::close(dir);
-  }
-  if (error != 0) return env_->disk()->Failed(path_, error);
-  if (checked_) env_->disk()->SetSynced(path_, written_);
-  return status;
+  return error == 0 ? status : env_->disk()->Failed(path_, error);
 }
 
 leveldb::Status LevelDbWritableFile::Close() {

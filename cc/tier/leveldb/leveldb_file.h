@@ -55,7 +55,6 @@ class LevelDbWritableFile : public leveldb::WritableFile {
 
   LevelDbEnv* const env_;
   const std::string path_;
-  const bool is_log_;
   const bool checked_;  // a log or a manifest that it writes from the beginning
   int fd_;
   LevelDbDisk::Written written_;

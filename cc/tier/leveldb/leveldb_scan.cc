@@ -1,7 +1,5 @@
-// LevelDbTier: recovery and scan, which read all entries. Recovery assigns a location to each entry and remembers its header. A
-// scan returns these headers until the first Write; after that it joins the held locations with the entries of the database, a
-// slice at a time. A held location without an entry is damage: LevelDB does not report a table file that was replaced by
-// another.
+// LevelDbTier: scan, which joins the held locations with the entries of the database, a slice at a time. A held location
+// without an entry is damage: LevelDB does not report a table file that was replaced by another.
 
 #include <algorithm>
 #include <utility>
@@ -16,71 +14,6 @@ namespace {
 constexpr size_t kScanSlice = 4096;
 
 }  // namespace
-
-Status LevelDbTier::RecoverEntries(leveldb::DB* db, leveldb::Status* end) {
-  MutexLock lock(mutex_);
-  leveldb::ReadOptions options;
-  options.verify_checksums = true;
-  options.fill_cache = false;
-  auto recovered = std::make_shared<std::vector<Recovered>>();
-  std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
-  for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (it->key().size() != kEntryKeyBytes) continue;
-    RecordHeader header;
-    uint32_t generation = 0;
-    if (const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation)) {
-      return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
-                           bad);
-    }
-    if (slots_.end() > 0 && header.key <= slots_.key(slots_.end() - 1)) {
-      return DataLossError("leveldb tier: recovery of '", options_.directory, "': expected keys in order, found ", header.key,
-                           " after ", slots_.key(slots_.end() - 1), ": a table file was replaced by another");
-    }
-    slots_.Hold(slots_.Take(), header.key, generation);  // locations count up
-    recovered->push_back(Recovered{header.version, header.frequency, header.num_columns});
-  }
-  *end = it->status();
-  recovered_ = std::move(recovered);
-  return OkStatus();
-}
-
-Status LevelDbTier::RecoverLocations() {
-  leveldb::Status end, found;
-  std::string schema;
-  leveldb::ReadOptions options;
-  options.verify_checksums = true;
-  MT_RETURN_IF_ERROR(database_->Use([&](leveldb::DB* db) {
-    const Status entries = RecoverEntries(db, &end);
-    if (entries.ok()) found = db->Get(options, kSchemaKey, &schema);
-    return entries;
-  }));
-  MutexLock writing(database_->write_mutex);
-  const std::string what = StrCat("recovery of '", options_.directory, "'");
-  if (!end.ok()) {
-    if (end.IsCorruption()) MT_RETURN_IF_ERROR(database_->FindDamagedTable());
-    return database_->ErrorOf(what, end);
-  }
-  MutexLock lock(mutex_);
-  for (uint32_t location = 0; location < slots_.end(); ++location) {
-    next_generation_ = std::max(next_generation_, slots_.generation(location) + 1);
-  }
-  if (found.IsNotFound() && recovered_->empty()) {  // nothing was ever acknowledged
-    recovered_.reset();
-    return OkStatus();
-  }
-  if (!found.ok()) return database_->ErrorOf(what + ", its schema", found);
-  Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema);
-  if (!columns.ok()) {
-    return Status(columns.status().code(),
-                  StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ", columns.status().message()));
-  }
-  if (!database_->has_list()) {
-    return DataLossError("leveldb tier: recovery: '", database_->list_path(), "' is missing: what was synced is not known");
-  }
-  recovery_.rows = recovery_.records = static_cast<int64_t>(recovered_->size());
-  recovered_columns_ = *std::move(columns);
-  return OkStatus();
-}
 
 Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage) {
   return database_->Use([&](leveldb::DB* db) { return ReadSliceOf(db, from, slice, damage); });
@@ -131,38 +64,8 @@ Status LevelDbTier::CheckGone(const std::vector<Held>& unmet) {
   return OkStatus();
 }
 
-Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
-                                  const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
-  std::vector<Held> slice;
-  for (uint32_t from = 0; from < recovered.size(); from += kScanSlice) {
-    slice.clear();
-    {
-      MutexLock lock(mutex_);
-      const uint32_t end = static_cast<uint32_t>(std::min<size_t>(from + kScanSlice, recovered.size()));
-      for (uint32_t location = from; location < end; ++location) {
-        if (slots_.IsHeld(location)) slice.push_back(Held{slots_.key(location), 0, location});
-      }
-    }
-    for (const Held& held : slice) {
-      RecordHeader header;
-      header.key = held.key;
-      header.version = recovered[held.index].version;
-      header.frequency = recovered[held.index].frequency;
-      header.num_columns = recovered[held.index].num_columns;
-      MT_RETURN_IF_ERROR(visit(header, held.index));
-    }
-  }
-  return OkStatus();
-}
-
 Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(CheckProcess());
-  std::shared_ptr<const std::vector<Recovered>> recovered;
-  {
-    MutexLock lock(mutex_);
-    recovered = recovered_;
-  }
-  if (recovered != nullptr) return ScanRecovered(*recovered, visit);
   // Both in the order of keys, so that one pass brings locations and entries together.
   std::vector<Held> held;
   {

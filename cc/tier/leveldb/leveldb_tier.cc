@@ -23,12 +23,7 @@ LevelDbTier::LevelDbTier(const LevelDbOptions& options)
 
 Result<std::unique_ptr<LevelDbTier>> LevelDbTier::Open(const LevelDbOptions& options) {
   std::unique_ptr<LevelDbTier> tier(new LevelDbTier(options));
-  MT_RETURN_IF_ERROR(tier->database_->Open(&tier->recovery_));
-  if (options.recover) MT_RETURN_IF_ERROR(tier->RecoverLocations());
-  if (options.durable) {
-    MutexLock writing(tier->database_->write_mutex);
-    MT_RETURN_IF_ERROR(tier->database_->WriteList());  // opening has begun a new manifest
-  }
+  MT_RETURN_IF_ERROR(tier->database_->Create());
   tier->compactor_ = tier->MakeCompactor();
   return tier;
 }
@@ -42,7 +37,6 @@ LevelDbTier::~LevelDbTier() {
 
 TierCapabilities LevelDbTier::capabilities() const {
   TierCapabilities capabilities;
-  capabilities.durable = options_.durable;
   capabilities.keyed = true;
   return capabilities;
 }
@@ -83,18 +77,6 @@ Status LevelDbTier::MissingEntry(const Held& held, const ReadRecord& record, con
 
 Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
   MT_RETURN_IF_ERROR(CheckProcess());
-  const std::vector<Column>& columns = layout->columns();
-  for (size_t i = 0; i < recovered_columns_.size(); ++i) {
-    const ColumnSpec& found = recovered_columns_[i];
-    if (i < columns.size() && found.dtype == columns[i].dtype && found.dim == columns[i].dim) continue;
-    return FailedPreconditionError("leveldb tier '", options_.directory, "': recovered column ", i, " '", found.name,
-                                   "': expected ", DTypeName(found.dtype), " x ", found.dim, ", found in the layout ",
-                                   i < columns.size() ? StrCat(DTypeName(columns[i].dtype), " x ", columns[i].dim) : "none");
-  }
-  MutexLock writing(database_->write_mutex);
-  leveldb::WriteBatch batch;
-  batch.Put(kSchemaKey, EncodeSchema(*layout));
-  MT_RETURN_IF_ERROR(database_->Commit("write of the schema", leveldb::WriteOptions(), /*at_once=*/false, &batch));
   MutexLock lock(mutex_);
   layout_ = std::move(layout);
   return OkStatus();
@@ -137,7 +119,6 @@ Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
   if (status.ok()) appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   {
     MutexLock lock(mutex_);
-    if (status.ok()) recovered_.reset();
     for (size_t i = 0; i < records.size(); ++i) {
       if (status.ok()) {
         slots_.Hold(locations[i], records[i].header.key, first_generation + static_cast<uint32_t>(i));
@@ -245,12 +226,6 @@ uint64_t LevelDbTier::location_end() const {
   return slots_.end();
 }
 
-Status LevelDbTier::Sync() {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  MutexLock writing(database_->write_mutex);
-  return database_->Sync();
-}
-
 TierStats LevelDbTier::stats() const {
   TierStats stats;
   {
@@ -258,7 +233,6 @@ TierStats LevelDbTier::stats() const {
     stats.rows = slots_.num_held();
     stats.row_bytes = layout_ == nullptr ? 0 : stats.rows * static_cast<int64_t>(layout_->row_bytes());
     stats.resident_bytes = static_cast<int64_t>(slots_.resident_bytes());
-    if (recovered_ != nullptr) stats.resident_bytes += static_cast<int64_t>(recovered_->size() * sizeof(Recovered));
   }
   if (::getpid() != pid_) return stats;
   std::string memory;

@@ -21,9 +21,6 @@
 // older one. Other rows stay readable. After compaction has met such a file, all writes are DataLoss for the rest of the tier's
 // life: opening the database again would not help.
 //
-// A durable tier lists how much of its logs and its manifest was synced (synced_list.h). If one of them, or a table file, is
-// missing, cut or replaced by another, recovery fails with DataLoss and the name of the file.
-//
 // Thread-safe. In a forked child every call is FailedPrecondition and the destructor does nothing.
 
 #ifndef CC_TIER_LEVELDB_LEVELDB_TIER_H_
@@ -54,13 +51,12 @@ namespace multitier {
 
 class LevelDbTier : public Tier {
  public:
-  // Opens the database in the directory: recovers the existing one, or deletes it and creates a new one.
+  // Creates the database in the directory, where none is.
   static Result<std::unique_ptr<LevelDbTier>> Open(const LevelDbOptions& options);
   ~LevelDbTier() override;
 
   const char* name() const override { return "leveldb"; }
   TierCapabilities capabilities() const override;
-  // Also stores the layout under the key "schema", for readers of the directory.
   Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
   Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
   Status Read(Span<ReadRecord> records) override;
@@ -72,11 +68,9 @@ class LevelDbTier : public Tier {
   // memory per row.
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   uint64_t location_end() const override;
-  Status Sync() override;
+  Status Sync() override { return CheckProcess(); }
   // Compacts everything now: takes as long as rewriting the database.
   Status Compact() override;
-  std::vector<ColumnSpec> recovered_columns() const override { return recovered_columns_; }
-  TierRecovery recovery() const override { return recovery_; }
   // row_bytes counts every row at the layout's full width.
   TierStats stats() const override;
 
@@ -92,21 +86,10 @@ class LevelDbTier : public Tier {
     uint32_t generation;
     uint32_t index;  // the location, or the record of the batch that asks for it
   };
-  // The fields of a record that Scan returns in addition to the key.
-  struct Recovered {
-    int64_t version;
-    uint32_t frequency;
-    uint32_t num_columns;
-  };
   static bool ByKey(const Held& a, const Held& b) { return a.key < b.key; }
 
   explicit LevelDbTier(const LevelDbOptions& options);
 
-  Status RecoverLocations();
-  // Gives each entry a location. *end: why LevelDB read no further.
-  Status RecoverEntries(leveldb::DB* db, leveldb::Status* end);
-  Status ScanRecovered(const std::vector<Recovered>& recovered,
-                       const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
   Status CheckProcess() const;
   // The next entries from that key on, live or not. Skips damaged entries and stores the first error in *damage.
   Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage);
@@ -140,10 +123,6 @@ class LevelDbTier : public Tier {
   mutable Mutex mutex_;
   std::shared_ptr<const RowLayout> layout_ MT_GUARDED_BY(mutex_);
   EntrySlots slots_ MT_GUARDED_BY(mutex_);
-  // By location; null: nothing was recovered, or a Write has run.
-  std::shared_ptr<const std::vector<Recovered>> recovered_ MT_GUARDED_BY(mutex_);
-  std::vector<ColumnSpec> recovered_columns_;  // constant once open
-  TierRecovery recovery_;                      // likewise
 
   std::unique_ptr<LevelDbCompactor> compactor_;  // last: its destructor waits for a thread that uses the members above
 };

@@ -39,10 +39,6 @@ TEST_F(LevelDbTierTest, EntryIsAsTheFormatPageSays) {
   EXPECT_EQ(DecodeFixed32(p + 16), record.header.frequency);
   EXPECT_EQ(DecodeFixed32(p + 20), 2u);
   EXPECT_EQ(std::memcmp(p + 24, record.row_data.data(), record.row_data.size()), 0);
-  ASSERT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), "schema", &value).ok());
-  EXPECT_EQ(value.rfind("{\"format_version\": 1, \"columns\": [{\"name\": \"value\", \"dtype\": \"float32\", \"dim\": 3", 0),
-            0u)
-      << value;
 }
 
 TEST_F(LevelDbTierTest, KeysAreInTheOrderOfNumbers) {
@@ -94,31 +90,6 @@ TEST_F(LevelDbTierTest, RecordIsReadByItsLocationWhateverTheKeyAsked) {
   ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
   ASSERT_TRUE(read.status.ok()) << read.status.ToString();
   EXPECT_EQ(read.header.key, 42);
-}
-
-TEST_F(LevelDbTierTest, OpeningClearsWhatIsThereAndRecoverTakesItOver) {
-  LevelDbOptions options = SmallOptions();
-  options.durable = true;
-  Open(options);
-  ASSERT_TRUE(Write(0, 3000, 1).ok());
-  ASSERT_TRUE(Write(10, 20, 2).ok());
-  const KeyLocation removed{7, held_.at(7).location};
-  ASSERT_TRUE(tier_->Remove(Span<const KeyLocation>(&removed, 1)).ok());
-  held_.erase(7);
-  ASSERT_TRUE(tier_->Sync().ok());
-  tier_.reset();
-  options.recover = true;
-  Open(options);
-  EXPECT_TRUE(tier_->capabilities().durable);
-  TakeOverLocations();
-  ExpectAllHeld();
-  ASSERT_TRUE(Write(2000, 2000, 3).ok());
-  ExpectAllHeld();
-  tier_.reset();
-  options.recover = false;
-  Open(options);
-  EXPECT_EQ(tier_->stats().rows, 0);
-  EXPECT_EQ(Read(10).code(), StatusCode::kNotFound);
 }
 
 TEST_F(LevelDbTierTest, FlippedBitIsDataLossNamingKeyFileAndLocationAndSparesOtherKeys) {
