@@ -74,6 +74,18 @@ def grouped(ids):
 train(grouped)
 assert [each.get_frequency([1, 2, 105]).numpy().tolist() for each in (first, second)] == [[20, 40, 1]] * 2
 
+with strategy.scope():
+    tabled = tf_multitier.get_embedding_variable("tabled", 4, initializer=[100.0, 200.0])
+
+@tf.function
+def in_tables(ids):
+    with tf.GradientTape() as tape:
+        loss = -tf.reduce_sum(tf_multitier.lookup.embedding_lookup(tabled, ids, tables=[0, 1, 0, 1]))
+    optimizer.apply_gradients([(tape.gradient(loss, tabled), tabled)])
+
+train(in_tables)
+assert tabled.peek([1, 2, 105], tables=[1, 0, 0]).numpy()[:, 0].tolist() == [120.0, 240.0, 201.0]
+
 def refused(call):
     try:
         call()

@@ -25,8 +25,9 @@ FORMS = (
     "single",
     "pooled",
     "small",
+    "tables",
 )
-DIMS = (8, 3, 16, 5, 4, 1, 16, 4, 2)
+DIMS = (8, 3, 16, 5, 4, 1, 16, 4, 2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def _ids(rng, form, batch=24):
 def _looked_up(tables, rng, clip):
     """The values of all forms, in groups and by single lookups, each of a table of its own.
 
-    clip: without the dense single lookup, whose gradient in one process has an entry, and so a norm, for each occurrence.
+    clip: without the dense single lookups, whose gradient in one process has an entry, and so a norm, for each occurrence.
     """
     nn = tf_multitier.nn
     ids = [_ids(rng, form) for form in FORMS[:6]]
@@ -89,6 +90,8 @@ def _looked_up(tables, rng, clip):
     values += nn.group_embedding_lookup_sparse([tables[3]], [ids[3]], ["sum"], is_sequence=True)
     if not clip:
         values.append(tf.nn.embedding_lookup(tables[6], ids[2]))
+        numbers = rng.integers(0, 3, ids[2].shape)
+        values.append(tf_multitier.lookup.embedding_lookup(tables[9], ids[2], tables=numbers))
     values.append(tf.nn.embedding_lookup_sparse(tables[7], ids[4], weights, combiner="mean"))
     return values
 
@@ -98,7 +101,9 @@ def _tables(name, parts):
         tf_multitier.get_embedding_variable(
             f"{name}_{form}",
             dim,
-            initializer=tf.random_uniform_initializer(-0.1, 0.1, seed=1),
+            initializer=[0.5, tf.random_normal_initializer(seed=2), -0.5]
+            if form == "tables"
+            else tf.random_uniform_initializer(-0.1, 0.1, seed=1),
             partitioner=None
             if form in ("sparse", "small")
             else tf.compat.v1.fixed_size_partitioner(parts),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_multitier
 from group_util import table
 from tf_multitier._library import ops
 from worlds import same_bits
@@ -58,7 +59,7 @@ def exchange(a, b, wire=tf.float32, padding=0):
     """(values, finished, [(requests, plan, dims) of each home])"""
     units, homes = by_home(a, b)
     given = inputs()
-    routed = ops.multitier_route(**given, homes=homes, H=2, T=wire, **MEMBERS)
+    routed = ops.multitier_route(**given, tables=[], homes=homes, H=2, T=wire, **MEMBERS)
     rows, served = [], []
     for request, its in zip(routed.requests, units):
         request = tf.pad(request, [[0, padding]], constant_values=-1)
@@ -177,7 +178,7 @@ def test_gradients_at_the_homes_are_those_of_the_grouped_gradient(world):
 def test_a_home_answers_and_trains_two_askers_at_once(world):
     c = table("c", 4)
     one = dict(units=[1], homes=[0], forms=["dense"], combiners=["sum"], weighted=[False], H=1)
-    one |= dict(indices=[], shapes=[], weights=[], max_norms=[-1.0])
+    one |= dict(indices=[], shapes=[], weights=[], tables=[], max_norms=[-1.0])
 
     def both():
         asked = [
@@ -198,6 +199,32 @@ def test_a_home_answers_and_trains_two_askers_at_once(world):
     same_bits(rows, local)
     assert keys.tolist() == [3, 1, 8] and counts.tolist() == [3, 1, 1]
     assert sums[:, 0].tolist() == [3.0, 1.0, 2.0]
+
+
+def test_the_table_of_a_key_is_that_of_its_first_occurrence(world):
+    a = tf_multitier.get_embedding_variable("a", 2, initializer=[0.5, 1.5, 2.5])
+    attrs = dict(members=["a"], forms=["dense"], dims=[2])
+    more = dict(units=[1], homes=[0], combiners=["sum"], weighted=[False], max_norms=[-1.0], H=1)
+
+    def ask(keys, tables):
+        given = [keys], [], [], []
+        routed = ops.multitier_route(*given, [tables], num_tables=[3], **attrs, **more)
+        handles = [part.handle for part in a.parts]
+        served = ops.multitier_serve(handles, routed.requests, names=["a"], dims=[2])
+        pooled = ops.multitier_pool(routed.plan, served.rows, *given, N=1, **attrs)
+        plan_tables = ops.multitier_plan_tables(served.plan, N=1, units=[0])
+        assert plan_tables[0].shape.rank == 1
+        return pooled.values[0], plan_tables[0]
+
+    keys = np.array([[5, 7], [5, 5]])
+    values, tables = world.run(ask, keys, [[2, 1], [0, 1]])
+    assert (values[..., 1].tolist(), tables.tolist()) == ([[2.5, 1.5], [2.5, 2.5]], [2, 1])
+    for wrong, message in (
+        ([[0, 1], [2, 3]], r"group lookup, a: tables: expected 0 to 2, found tables\[3\] = 3"),
+        ([[0, 1]], r"a: tables: expected the shape of the keys, \[2,2\], found \[1,2\]"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            world.run(ask, keys, wrong)
 
 
 @pytest.mark.parametrize("wire", [tf.bfloat16, tf.half])
@@ -223,7 +250,7 @@ def test_plans_and_requests_that_do_not_fit_are_refused(world):
         ).rows
 
     def route():
-        return ops.multitier_route(**inputs(), homes=homes, H=2, **MEMBERS)
+        return ops.multitier_route(**inputs(), tables=[], homes=homes, H=2, **MEMBERS)
 
     request = world.run(lambda: route().requests)[0]
     for wrong, message in (

@@ -52,11 +52,6 @@ users.reserve(1000)
 one = "expected a variable of one process, found one that is divided among the processes of a CollectiveStrategy"
 refused(NotImplementedError, "upsert: " + one, lambda: users.upsert([1], [[1.0] * 4]))
 refused(NotImplementedError, "freeze: " + one, lambda: users.freeze(folder + "/frozen"))
-refused(NotImplementedError, "tables: " + one, lambda: tf_multitier.lookup.embedding_lookup(users, [1], tables=[0]))
-with strategy.scope():
-    refused(NotImplementedError, "'two': initializer: expected one table in a variable that is divided", lambda:
-        tf_multitier.get_embedding_variable("two", 4, initializer=[tf.zeros_initializer(), tf.ones_initializer()])
-    )
 refused(NotImplementedError, "prefetch_embeddings: " + one, lambda: list(
     tf.data.Dataset.from_tensors([1]).apply(tf_multitier.data.prefetch_embeddings(lambda ids: {users: ids}))
 ))

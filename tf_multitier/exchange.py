@@ -7,7 +7,7 @@ A home is a device with parts of embedding variables: in another process than th
     MultitierPool   <--- rows --------------------
     MultitierPoolGrad -- sums ------------------->  MultitierServeGrad, then the gradient and the update of a grouped lookup
 
-A distinct key crosses once each way, with the number of its occurrences. Rows are pooled by the caller in the order of occurrence, by the
+A distinct key crosses once each way, with the number of its occurrences and of its table. Rows are pooled by the caller in the order of occurrence, by the
 code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there where that is fewer
 bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
 
@@ -26,6 +26,7 @@ from tf_multitier import option_record
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import queries
+from tf_multitier import table_numbers
 from tf_multitier._library import ops
 from tf_multitier.distribute import reduced
 from tf_multitier.distribute import world as worlds
@@ -170,11 +171,15 @@ def _on_cpu():
     return tf.device("/device:CPU:0")
 
 
-def values_of_keys(variable, keys, training):
-    """float32 keys.shape + [dim] of an embedding variable, or None if its rows are here. keys: int64 of any shape."""
+def values_of_keys(variable, keys, training, tables):
+    """float32 keys.shape + [dim] of an embedding variable, or None if its rows are here. keys: int64 of any shape.
+
+    tables: no or one tensor of table numbers, int64, shaped as `keys`.
+    """
     if not is_needed(variable):
         return None
-    return look_up([_member(variable, keys, "dense")], [1], training)[0]
+    member = _member(variable, keys, "dense")._replace(tables=tables[0] if tables else None)
+    return look_up([member], [1], training)[0]
 
 
 queries.through_exchange(values_of_keys)
@@ -230,6 +235,7 @@ def _run(members, way, joins, training):
     )
     routed = ops.multitier_route(
         *entries,
+        [member.tables for member in members if member.tables is not None],
         members=names,
         units=way.units,
         homes=way.of_parts,
@@ -238,6 +244,7 @@ def _run(members, way, joins, training):
         dims=dims,
         weighted=[member.weights is not None for member in members],
         max_norms=[member.max_norm for member in members],
+        num_tables=_numbers_of_tables(members),
         T=wire_dtype(),
         H=way.num_homes,
     )
@@ -268,6 +275,12 @@ def _run(members, way, joins, training):
     return list(pooled.values), _Looked(requests, served, pooled.finished)
 
 
+def _numbers_of_tables(members):
+    """For each member, the number of its tables; 0: its keys have no table numbers. Empty: no member's have."""
+    numbers = [0 if each.tables is None else each.variable.num_tables for each in members]
+    return numbers if any(numbers) else []
+
+
 # ---- gradients
 
 
@@ -288,11 +301,25 @@ def _pool_gradient(finished, used, grads, joins, dtype, num_homes, weighted):
     return members, result
 
 
-def _home_gradient(handles, dims, requests, plan, op, used, sums):
-    """The gradients of the handles at one home. used: the numbers of its units that have one. op: the Serve; None eagerly."""
+def _home_gradient(handles, dims, tabled, requests, plan, op, used, sums):
+    """The gradients of the handles at one home.
+
+    tabled: the numbers of its units whose keys have table numbers. used: those of the units that have a gradient. op: the Serve; None
+    eagerly.
+    """
     grads = ops.multitier_serve_grad(requests, sums, dims=dims, U=len(dims))
     lookup = gradients.GroupLookup.of_tables(handles + requests, plan, op, dims)
-    return gradients.group_gradient(lookup, used, grads)[: len(handles)]
+    found = gradients.group_gradient(lookup, used, grads)[: len(handles)]
+    tabled = [unit for unit in tabled if unit in used]
+    if tabled:
+        tables = ops.multitier_plan_tables(plan, units=tabled, N=len(tabled))
+        for unit, its in zip(tabled, tables):
+            # Entries after those of the distinct keys repeat them.
+            indices = found[unit].indices
+            more = tf.size(indices) - tf.size(its)
+            its = tf.pad(its, [[0, more]], constant_values=-1)
+            table_numbers.record(indices, its, handles[unit])
+    return found
 
 
 def _gradient(members, way, joins, looked, used, grads):
@@ -317,9 +344,12 @@ def _gradient(members, way, joins, looked, used, grads):
                 continue
             op = None if tf.executing_eagerly() else served.plan.op
             dims = [members[member].dim for member in home.members]
+            tabled = [u for u, m in enumerate(home.members) if members[m].tables is not None]
             handles = [part.handle for part in home.parts]
             with home.place:
-                found = _home_gradient(handles, dims, requests, served.plan, op, its, its_sums)
+                found = _home_gradient(
+                    handles, dims, tabled, requests, served.plan, op, its, its_sums
+                )
             of_homes[handles[0].device] = iter(found)
     of_handles = [next(of_homes[part.handle.device]) for m in members for part in m.parts]
     if members[0].variable.world is not None:
@@ -360,9 +390,13 @@ def _grad_of_serve(op, *grads):
     none = [None] * len(op.inputs)
     if all(grad is None for grad in grads[:askers]):
         return none
-    used = _units_with_gradient(op, grads[0])
+    its_members, route = _members_of(op)
+    trained = _source(grads[0], "MultitierPoolGrad")[0].get_attr("members")
+    used = [unit for unit, member in enumerate(its_members) if member in trained]
     if not used:
         return none
+    numbers = route.get_attr("num_tables")
+    tabled = [unit for unit, member in enumerate(its_members) if numbers and numbers[member]]
     _refuse_tape_outside(op)
     handles, requests = list(op.inputs[:number]), list(op.inputs[number:])
     dims = op.get_attr("dims")
@@ -373,7 +407,8 @@ def _grad_of_serve(op, *grads):
             # plans again.
             attrs = {name: op.get_attr(name) for name in ("names", "dims", "training", "T")}
             plan = ops.multitier_serve(handles, requests, **attrs).plan
-        found = _home_gradient(handles, dims, requests, plan, op, used, list(grads[:askers]))
+        sums = list(grads[:askers])
+        found = _home_gradient(handles, dims, tabled, requests, plan, op, used, sums)
     return found + none[number:]
 
 
@@ -389,15 +424,13 @@ def _refuse_tape_outside(op):
         )
 
 
-def _units_with_gradient(serve, sums):
-    """The numbers of the units of a home whose members have a gradient."""
+def _members_of(serve):
+    """(the number of the member of each unit of a home, the MultitierRoute)."""
     route, request = _source(serve.inputs[serve.get_attr("U")], "MultitierRoute")
-    trained = set(_source(sums, "MultitierPoolGrad")[0].get_attr("members"))
     if serve.get_attr("A") > 1:  # a process of a world, which has a part of each member
-        return sorted(trained)
+        return list(range(serve.get_attr("U"))), route
     member_of = np.repeat(np.arange(len(route.get_attr("units"))), route.get_attr("units"))
-    here = [m for m, home in zip(member_of, route.get_attr("homes")) if home == request]
-    return [unit for unit, member in enumerate(here) if member in trained]
+    return [m for m, home in zip(member_of, route.get_attr("homes")) if home == request], route
 
 
 def _source(tensor, op_type):

@@ -333,6 +333,21 @@ def tables_record(value, seed):
     ]
 
 
+def with_seeds_of_tables(value, change):
+    """An InitialValue with other seeds of its tables. change: from a seed of 64 bits, another one. It is called once for each seed."""
+    changed = {}
+
+    def its(each):
+        if each.seed is None:
+            return each
+        if each.seed not in changed:
+            changed[each.seed] = change(int(each.seed) % 2**64)
+        return each._replace(seed=changed[each.seed])
+
+    tables = [[(first, its(each)) for first, each in columns] for columns in value.tables]
+    return value._replace(tables=tables)
+
+
 def _checked(value, name):
     if not (math.isfinite(value.a) and math.isfinite(value.b)):
         raise ValueError(

@@ -51,7 +51,7 @@ _exchange = None  # see through_exchange
 
 
 def through_exchange(values_of_keys):
-    """Sets what looks up variables whose rows are elsewhere: (variable, int64 keys, training) -> float32 keys.shape + [dim], or None."""
+    """Sets what looks up variables whose rows are elsewhere: its arguments are those of values_of_keys in exchange.py."""
     global _exchange
     _exchange = values_of_keys
 
@@ -72,7 +72,7 @@ def route(variable, keys, read, tail_shape=(), place=colocated, tables=()):
     """
     parts = variable.parts
     if variable.world is not None:
-        return world_keys.ask(variable, keys, read, tail_shape)
+        return world_keys.ask(variable, keys, read, tail_shape, tables)
     if len(parts) == 1:
         with place(parts[0]):
             return read(parts[0], keys, *tables)
@@ -149,7 +149,7 @@ def values_of_keys(variable, keys, training=True, tables=None):
     training = training_attribute(training)
     accessed(variable)
     tables = table_numbers.checked(variable, keys, tables)
-    values = None if tables else _exchange(variable, keys, training)
+    values = _exchange(variable, keys, training, tables)
     if values is not None:
         return values
     return route(

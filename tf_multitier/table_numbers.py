@@ -39,11 +39,6 @@ def checked(variable, keys, tables):
                 "none: pass tables= to tf_multitier.lookup.embedding_lookup"
             )
         return []
-    if variable.world is not None:
-        raise NotImplementedError(
-            f"{name}: expected a variable of one process, found one that is divided among the processes of a CollectiveStrategy: "
-            "make a variable for each table"
-        )
     if not tf.is_tensor(tables):
         tables = np.asarray(tables)
         tables = tables if tables.size else tables.astype(np.int64)
@@ -55,7 +50,8 @@ def checked(variable, keys, tables):
             f"{name}: expected the shape of the ids, {keys.shape}, found {tables.shape}"
         )
     tables = tf.cast(tables, tf.int64)
-    if len(variable.parts) > 1 and not tables.shape.is_fully_defined():
+    is_divided = len(variable.parts) > 1 or variable.world is not None
+    if is_divided and not tables.shape.is_fully_defined():
         message = f"{name}: expected the shape of the ids"
         check = tf.debugging.assert_equal(tf.shape(tables), tf.shape(keys), message=message)
         with tf.control_dependencies([] if check is None else [check]):
@@ -70,6 +66,12 @@ def record(indices, tables, handle):
         return
     setattr(indices, _ATTRIBUTE, tables)
     _lookups_of(handle).append((indices, tables))
+
+
+def forget(handle):
+    """Eagerly, an update has the numbers of a lookup's plan (exchange.py)."""
+    if hasattr(handle, _ATTRIBUTE):
+        _lookups_of(handle).clear()
 
 
 def _lookups_of(handle):

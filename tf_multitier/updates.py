@@ -216,13 +216,13 @@ def _update_of(variable, g, step, hyper, columns, rule, scope):
     handle = origins.in_this_graph(variable.handle)
     found = group_unit_of(g, handle)
     if found is not None:
-        sums = None if found.unchanged else g.values
+        table_numbers.forget(handle)
         return group_updates.Update(
             variable,
             found.group,
             found.unit,
             found.member,
-            sums,
+            None if found.unchanged else g.values,
             found.before,
             step,
             hyper,

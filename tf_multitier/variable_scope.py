@@ -149,14 +149,10 @@ def _make(
                 f"embedding variable '{full_name}': partitioner: expected none, or one of {its_world.size} parts, one for each process "
                 f"of the CollectiveStrategy, found one of {num_partitions}"
             )
-        if len(value.tables) > 1:
-            raise NotImplementedError(
-                f"embedding variable '{full_name}': initializer: expected one table in a variable that is divided among the processes of a "
-                f"CollectiveStrategy, found {len(value.tables)}: make a variable, or an embedding of one_embedding, for each table"
-            )
         if is_eager:  # Keras draws another one in each process
             seed = its_world.bits_of_first(seed)
             value = value if value.seed is None else value._replace(seed=seed)
+            value = initializers.with_seeds_of_tables(value, its_world.bits_of_first)
     values = {
         **options.record_of(full_name, option, storage, seed),
         "initializer": initializers.initializer_record(value, seed),

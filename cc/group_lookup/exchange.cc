@@ -189,6 +189,7 @@ class Exchange {
     shape.dim = m.dim;
     shape.keys = static_cast<int64_t>(group.units_[unit].size);
     shape.counted = static_cast<int64_t>(entries) > shape.keys;
+    shape.tabled = !group.units_[unit].TablesOfKeys().empty();
     const bool pools = m.form == GroupForm::kSparse || m.form == GroupForm::kRagged;
     if (!pools || m.units.size() > 1 || !m.weights.empty() || m.max_norm >= 0.0f || of.batch >= shape.keys) return shape;
     RequestShape pooled = shape;
@@ -214,6 +215,7 @@ class Exchange {
     const GroupPlan::Unit& of = group.units_[unit];
     std::copy_n(of.keys.get(), of.size, part.key_words);
     for (int64_t k = 0; k < part.counts.size(); ++k) part.counts.Put(k, of.counts.get()[k]);
+    for (int64_t k = 0; k < part.tables.size(); ++k) part.tables.Put(k, of.tables.get()[k]);
     if (!part.pooled) return;
     const GroupPlan::Member& m = group.members_[static_cast<size_t>(of.member)];
     const bool routed = !m.routed.begins.empty();

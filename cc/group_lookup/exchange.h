@@ -6,10 +6,11 @@
 //   PoolGroup <----------------------- rows -----
 //   GradientForHomes: a key's sum ---- sums -----> GradientsOfParts --> GradientOfGroup, UpdateGroup on ServeLookup's plan
 //
-// A distinct key crosses once each way: its id, its occurrences, its row, the sum of its gradients. The asker plans, clips and
-// pools as LookupGroup does, and sums as GradientOfGroup. So one home, many homes and LookupGroup give the same bits, as long
-// as rows cross as float32. Over several askers a key's gradient is the sum of their sums, in their order; of a part that is
-// pooled at home, the sum of all occurrences, in the order of askers.
+// A distinct key crosses once each way: its id, its occurrences, the number of its table, its row, the sum of its gradients.
+// The asker plans, clips and pools as LookupGroup does, and sums as GradientOfGroup. So one home, many homes and LookupGroup
+// give the same bits, as long as rows cross as float32. Over several askers a key's gradient is the sum of their sums, in their
+// order; of a part that is pooled at home, the sum of all occurrences, in the order of askers. Its table is that of the first
+// asker, and there of the first occurrence.
 //
 // Parts are the units of the group, in its order; a home has some of them. A part may be pooled at home, where fewer bytes then
 // cross: a row of a batch in place of the rows of its keys. It has one part, no weights and no max_norm.

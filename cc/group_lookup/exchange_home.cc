@@ -20,14 +20,16 @@ struct PartEntries {
   GroupUnit unit;
   ReusedArray<int64_t> keys, splits;
   ReusedArray<int32_t> counts;
+  ReusedArray<uint16_t> tables;
 
   Status Fill(Span<const Request> requests, size_t u, bool with_counts, GroupMember* member) {
     int64_t entries = 0;
-    bool pooled = false, counted = false;
+    bool pooled = false, counted = false, tabled = false;
     for (const Request& request : requests) {
       const ReadPart& part = request.parts[u];
       entries += part.pooled ? part.entries : part.keys;
       counted |= part.counted && with_counts;
+      tabled |= part.tabled;
       if (!part.pooled) continue;
       pooled = true;
       member->combiner = part.combiner;
@@ -38,6 +40,10 @@ struct PartEntries {
     if (counted) {
       MT_RETURN_IF_ERROR(Allocate(member->name, n, &counts));
       member->counts = Span<const int32_t>(counts.get(), n);
+    }
+    if (tabled) {
+      MT_RETURN_IF_ERROR(Allocate(member->name, n, &tables));
+      member->tables = Span<const uint16_t>(tables.get(), n);
     }
     if (requests.size() == 1 && !pooled) {
       member->keys = Span<const int64_t>(requests[0].parts[u].key_words, n);
@@ -61,6 +67,9 @@ struct PartEntries {
       }
       for (int64_t e = 0; counted && e < of_part; ++e) {
         counts.get()[entry + static_cast<size_t>(e)] = part.counted ? part.counts[e] : 1;
+      }
+      for (int64_t e = 0; tabled && e < of_part; ++e) {
+        tables.get()[entry + static_cast<size_t>(e)] = !part.tabled ? kNoTable : part.tables[part.pooled ? part.index[e] : e];
       }
       for (int64_t r = 0; pooled && r < part.rows(); ++r) {
         splits.get()[++row] = static_cast<int64_t>(entry) + (part.pooled ? part.ends[r] : r + 1);

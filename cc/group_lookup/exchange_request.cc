@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kFormat = 0x4d54786368670001;  // "MTxchg", version 1
 constexpr int64_t kHeaderWords = 2, kPartWords = 3;
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-constexpr int64_t kPooled = 1, kCounted = 2;  // flags
+constexpr int64_t kPooled = 1, kCounted = 2, kTabled = 4;  // flags
 
 int64_t Join(int64_t low, int64_t high) {
   return static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | static_cast<uint64_t>(low));
@@ -28,6 +28,10 @@ Word* Point(RequestPart<Word>* part, Word* words) {
     part->counts = Halves(words, part->keys);
     words += Halves::Words(part->keys);
   }
+  if (part->tabled) {
+    part->tables = QuarterWords<Word>(words, part->keys);
+    words += QuarterWords<Word>::Words(part->keys);
+  }
   if (!part->pooled) return words;
   part->index = Halves(words, part->entries);
   words += Halves::Words(part->entries);
@@ -38,10 +42,11 @@ Word* Point(RequestPart<Word>* part, Word* words) {
 // Of numbers below 2^32, so that no sum or product of a few of them leaves int64.
 Status ParseShape(const int64_t* words, RequestShape* shape) {
   const int64_t flags = Low(words[0]) & 0xffff, combiner = Low(words[0]) >> 16;
-  if (flags != 0 && flags != kPooled && flags != kCounted) return RefuseRequest("flags 0, 1 or 2", flags);
+  if (flags > (kCounted | kTabled) || flags == (kPooled | kCounted)) return RefuseRequest("flags 0, 1, 2, 4, 5 or 6", flags);
   if (combiner > static_cast<int64_t>(Combiner::kSqrtN)) return RefuseRequest("combiner 0, 1 or 2", combiner);
-  shape->pooled = flags == kPooled;
-  shape->counted = flags == kCounted;
+  shape->pooled = (flags & kPooled) != 0;
+  shape->counted = (flags & kCounted) != 0;
+  shape->tabled = (flags & kTabled) != 0;
   shape->combiner = static_cast<Combiner>(combiner);
   shape->dim = High(words[0]);
   shape->keys = Low(words[1]);
@@ -74,9 +79,11 @@ Status CheckArrays(const ReadPart& part) {
 }  // namespace
 
 int64_t RequestShape::words() const {
-  const int64_t of_counts = counted ? HalfWords<int64_t>::Words(keys) : 0;
-  if (!pooled) return keys + of_counts;
-  return keys + of_counts + HalfWords<int64_t>::Words(entries) + HalfWords<int64_t>::Words(pooled_rows);
+  int64_t total = keys;
+  if (counted) total += HalfWords<int64_t>::Words(keys);
+  if (tabled) total += QuarterWords<int64_t>::Words(keys);
+  if (pooled) total += HalfWords<int64_t>::Words(entries) + HalfWords<int64_t>::Words(pooled_rows);
+  return total;
 }
 
 int64_t RequestWords(Span<const RequestShape> parts) {
@@ -95,7 +102,7 @@ std::vector<RequestPart<int64_t>> BeginRequest(Span<const RequestShape> parts, i
   std::vector<RequestPart<int64_t>> written;
   written.reserve(parts.size());
   for (const RequestShape& shape : parts) {
-    const int64_t flags = (shape.pooled ? kPooled : 0) | (shape.counted ? kCounted : 0);
+    const int64_t flags = (shape.pooled ? kPooled : 0) | (shape.counted ? kCounted : 0) | (shape.tabled ? kTabled : 0);
     at[0] = Join(flags | static_cast<int64_t>(shape.combiner) << 16, shape.dim);
     at[1] = Join(shape.keys, shape.entries);
     at[2] = shape.pooled_rows;

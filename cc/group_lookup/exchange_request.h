@@ -6,17 +6,19 @@
 //   then each part's arrays, each from a word on:
 //     keys     [keys] distinct
 //     counts   [keys] 32 bits: occurrences. Absent where all are 1, and of a part that is pooled at home
+//     tables   [keys] 16 bits: the initializer of each. Absent where the part has one
 //     index    [entries] 32 bits, if pooled at home: the key of each entry
 //     ends     [rows] 32 bits, if pooled at home: the end of each row's entries
 //
-// 12 bytes for a key and 44 for a part and the request, or fewer. Words after the last are padding. A request is of another
-// process: ParseRequest checks every number against the words that there are before it reads.
+// 12 bytes for a key, 2 more with tables, and 44 for a part and the request, or fewer. Words after the last are padding. A
+// request is of another process: ParseRequest checks every number against the words that there are before it reads.
 
 #ifndef CC_GROUP_LOOKUP_EXCHANGE_REQUEST_H_
 #define CC_GROUP_LOOKUP_EXCHANGE_REQUEST_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "cc/base/span.h"
@@ -25,31 +27,40 @@
 
 namespace multitier {
 
-// Numbers of 32 bits, two in a word, the first in its low half.
-template <typename Word>
-class HalfWords {
+// Numbers of fewer bits, several in a word, the first in its lowest bits.
+template <typename Word, typename Number>
+class InWords {
  public:
-  HalfWords() = default;
-  HalfWords(Word* words, int64_t size) : words_(words), size_(size) {}
-  static int64_t Words(int64_t size) { return (size + 1) / 2; }
+  InWords() = default;
+  InWords(Word* words, int64_t size) : words_(words), size_(size) {}
+  static int64_t Words(int64_t size) { return (size + kInWord - 1) / kInWord; }
 
   int64_t size() const { return size_; }
-  int32_t operator[](int64_t i) const { return static_cast<int32_t>(static_cast<uint64_t>(words_[i / 2]) >> (i % 2 * 32)); }
+  Number operator[](int64_t i) const {
+    return static_cast<Number>(static_cast<uint64_t>(words_[i / kInWord]) >> (i % kInWord * kBits));
+  }
   // REQUIRES: the words are zeros where nothing was put
   void Put(int64_t i, int64_t value) const {
-    const uint64_t half = static_cast<uint64_t>(static_cast<uint32_t>(value)) << (i % 2 * 32);
-    words_[i / 2] = static_cast<Word>(static_cast<uint64_t>(words_[i / 2]) | half);
+    const uint64_t bits = static_cast<uint64_t>(static_cast<std::make_unsigned_t<Number>>(value)) << (i % kInWord * kBits);
+    words_[i / kInWord] = static_cast<Word>(static_cast<uint64_t>(words_[i / kInWord]) | bits);
   }
 
  private:
+  static constexpr int64_t kBits = 8 * sizeof(Number), kInWord = 64 / kBits;
+
   Word* words_ = nullptr;
   int64_t size_ = 0;
 };
+template <typename Word>
+using HalfWords = InWords<Word, int32_t>;
+template <typename Word>
+using QuarterWords = InWords<Word, uint16_t>;
 
 // The numbers of a part.
 struct RequestShape {
   bool pooled = false;   // at home: a row of the answer is pooled; else it is a key's
   bool counted = false;  // has counts
+  bool tabled = false;   // has tables
   Combiner combiner = Combiner::kSum;
   int64_t dim = 0, keys = 0, entries = 0, pooled_rows = 0;
 
@@ -62,6 +73,7 @@ template <typename Word>
 struct RequestPart : RequestShape {
   Word* key_words = nullptr;  // [keys]
   HalfWords<Word> counts, index, ends;
+  QuarterWords<Word> tables;
 };
 using ReadPart = RequestPart<const int64_t>;
 

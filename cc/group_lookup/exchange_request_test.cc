@@ -59,14 +59,16 @@ RequestShape Pooled(int64_t dim, int64_t keys, int64_t entries, int64_t rows) {
   return shape;
 }
 
-// Parts of dims 4, 4, 2, with keys, with counts, pooled at home.
+// Parts of dims 4, 4, 2, with keys, with counts, pooled at home. The last two have 3 tables.
 std::vector<int64_t> SomeRequest() {
-  const std::vector<RequestShape> shapes = {Rows(4, 3, false), Rows(4, 5, true), Pooled(2, 4, 7, 3)};
+  std::vector<RequestShape> shapes = {Rows(4, 3, false), Rows(4, 5, true), Pooled(2, 4, 7, 3)};
+  shapes[1].tabled = shapes[2].tabled = true;
   std::vector<int64_t> words(static_cast<size_t>(RequestWords(shapes)));
   const auto parts = BeginRequest(shapes, words.data());
   for (const auto& part : parts) {
     for (int64_t k = 0; k < part.keys; ++k) part.key_words[k] = k == 0 ? std::numeric_limits<int64_t>::min() : 10 * k;
     for (int64_t k = 0; k < part.counts.size(); ++k) part.counts.Put(k, k + 1);
+    for (int64_t k = 0; k < part.tables.size(); ++k) part.tables.Put(k, k % 3);
     for (int64_t e = 0; e < part.index.size(); ++e) part.index.Put(e, e % 4);
     for (int64_t r = 0; r < part.ends.size(); ++r) part.ends.Put(r, r == 2 ? 7 : 2);
   }
@@ -75,7 +77,7 @@ std::vector<int64_t> SomeRequest() {
 
 TEST(ExchangeRequestTest, IsReadAsItWasWritten) {
   std::vector<int64_t> words = SomeRequest();
-  EXPECT_EQ(words.size(), 2 + 3 * 3 + 3 + (5 + 3) + (4 + 4 + 2));
+  EXPECT_EQ(words.size(), 2 + 3 * 3 + 3 + (5 + 3 + 2) + (4 + 1 + 4 + 2));
   words.resize(words.size() + 100, -1);  // padding
   const Result<Request> request = ParseRequest(words);
   ASSERT_TRUE(request.ok()) << request.status().ToString();
@@ -84,7 +86,10 @@ TEST(ExchangeRequestTest, IsReadAsItWasWritten) {
   const ReadPart &plain = request->parts[0], &counted = request->parts[1], &pooled = request->parts[2];
   EXPECT_EQ(plain.key_words[0], std::numeric_limits<int64_t>::min());
   EXPECT_EQ(plain.counts.size(), 0);
+  EXPECT_EQ(plain.tables.size(), 0);
   for (int64_t k = 0; k < 5; ++k) EXPECT_EQ(counted.counts[k], k + 1);
+  for (int64_t k = 0; k < 5; ++k) EXPECT_EQ(counted.tables[k], k % 3);
+  for (int64_t k = 0; k < 4; ++k) EXPECT_EQ(pooled.tables[k], k % 3);
   EXPECT_EQ(pooled.combiner, Combiner::kMean);
   for (int64_t e = 0; e < 7; ++e) EXPECT_EQ(pooled.index[e], e % 4);
   EXPECT_EQ(pooled.ends[0], 2);
@@ -112,14 +117,14 @@ TEST(ExchangeRequestTest, DamagedRequestsAreRefusedOrServed) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const auto first = MakeTable("a", 4), second = MakeTable("b", 4), third = MakeTable("c", 2);
+  const auto first = MakeTable("a", 4), second = MakeTable("b", 4, 0, 3), third = MakeTable("c", 2, 0, 3);
   const std::vector<ServedPart> parts = {{"a", first.get()}, {"b", second.get()}, {"c", third.get()}};
   const std::vector<int> dims = {4, 4, 2};
   const std::vector<int64_t> intact = SomeRequest();
   const int64_t extremes[] = {0,       1,          -1,          int64_t{1} << 31,
                               1 << 30, 0xffffffff, 0x7fffffff7, std::numeric_limits<int64_t>::min(),
                               -2,      2,          1ll << 62,   std::numeric_limits<int64_t>::max()};
-  int served = 0, refused = 0;
+  int served = 0, refused = 0, of_other_tables = 0;
   for (int round = 0; round < 20000; ++round) {
     std::vector<int64_t> words = intact;
     const int changes = 1 + static_cast<int>(random() % 3);
@@ -156,12 +161,18 @@ TEST(ExchangeRequestTest, DamagedRequestsAreRefusedOrServed) {
       ASSERT_EQ(status.message().rfind("request of an exchange: expected ", 0), 0) << status.message();
       continue;
     }
-    ++served;
     ASSERT_LE(requests[0].elements(), static_cast<int64_t>(8 * words.size()));
     std::vector<float> rows(static_cast<size_t>(requests[0].elements()));
     GroupPlan plan;
     const WireOut out{DType::kFloat32, {reinterpret_cast<uint8_t*>(rows.data())}};
-    ASSERT_TRUE(ServeLookup(parts, requests, ReadFor::kTraining, &plan, out).ok());
+    const Status read = ServeLookup(parts, requests, ReadFor::kTraining, &plan, out);
+    if (!read.ok()) {
+      ++of_other_tables;
+      ASSERT_EQ(read.code(), StatusCode::kInvalidArgument);
+      ASSERT_NE(read.message().find("': tables: expected "), std::string::npos) << read.message();
+      continue;
+    }
+    ++served;
     for (int u = 0; u < plan.num_units(); ++u) {
       const Span<const int64_t> counts = plan.counts(u);
       ASSERT_TRUE(std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count > 0; }));
@@ -169,6 +180,7 @@ TEST(ExchangeRequestTest, DamagedRequestsAreRefusedOrServed) {
   }
   EXPECT_GT(served, 0);
   EXPECT_GT(refused, 0);
+  EXPECT_GT(of_other_tables, 0);
 }
 
 }  // namespace

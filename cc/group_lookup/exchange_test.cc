@@ -53,8 +53,8 @@ void Reform(std::mt19937* random, GroupForm form, int number, Case* c) {
 }
 
 // Members of every form; keys that repeat, INT64_MIN, empty members and batches, tables that are pooled at home, and one that
-// is cut.
-Group MakeGroup(std::mt19937* random, int n) {
+// is cut. with_tables: half of the members give table numbers.
+Group MakeGroup(std::mt19937* random, int n, bool with_tables) {
   Group group;
   const Combiner combiners[] = {Combiner::kSum, Combiner::kMean, Combiner::kSqrtN};
   const int dims[] = {1, 3, 8, 16, 20};
@@ -67,6 +67,7 @@ Group MakeGroup(std::mt19937* random, int n) {
     Case& c = *group.back();
     if (!c.keys.empty()) c.keys[(*random)() % c.keys.size()] = std::numeric_limits<int64_t>::min();
     if ((*random)() % 3 == 0) c.member.max_norm = 0.5f;
+    if (with_tables && i % 2 == 0) c.GiveNumbers(random);
     Reform(random, static_cast<GroupForm>((*random)() % 5), i, &c);
   }
   return group;
@@ -76,7 +77,7 @@ Tables TwinsOf(const Group& group) {
   Tables twins;
   for (const auto& c : group) {
     twins.emplace_back();
-    for (size_t p = 0; p < c->parts.size(); ++p) twins.back().push_back(MakeTable("twin", c->member.dim));
+    for (size_t p = 0; p < c->parts.size(); ++p) twins.back().push_back(MakeTable("twin", c->member.dim, 0, c->num_tables));
   }
   return twins;
 }
@@ -265,7 +266,7 @@ TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
   Asker asker;  // its plan is used again
   int pooled = 0;
   for (const int num_homes : {1, 2, 3, 7}) {
-    const Group group = MakeGroup(&random, 12);
+    const Group group = MakeGroup(&random, 12, num_homes < 7);
     const Tables twins = TwinsOf(group);
     const std::vector<int> placed = RandomHomes(&random, group, num_homes);
     std::vector<Home> homes = HomesOf(twins, placed, num_homes);
@@ -300,7 +301,7 @@ TEST(ExchangeTest, TwoAskersTrainAKeyOnceWithTheSumOfTheirGradients) {
   Threads threads;
   for (int round = 0; round < 4; ++round) {
     // The second group has the first one's tables, and other batches.
-    Group groups[2] = {MakeGroup(&random, 6), {}};
+    Group groups[2] = {MakeGroup(&random, 6, false), {}};
     for (size_t i = 0; i < groups[0].size(); ++i) {
       const Case& like = *groups[0][i];
       groups[1].push_back(MakeCase(&random, static_cast<int>(i), 1, static_cast<int64_t>(random() % 60), 6, 400, false,
@@ -368,6 +369,46 @@ TEST(ExchangeTest, TwoAskersTrainAKeyOnceWithTheSumOfTheirGradients) {
     }
     for (int h = 0; h < 2; ++h) homes[h].Train(h, {&askers[0], &askers[1]}, DType::kFloat32, &threads);
     ExpectSameRows(groups[0], twins);
+  }
+}
+
+// Of a key that several entries of several askers have, the first entry of the first asker chooses the table: in what all read,
+// and in what the new row begins with.
+TEST(ExchangeTest, TheFirstEntryOfAKeyInTheWorldChoosesItsTable) {
+  std::mt19937 random(9);
+  for (const int parts : {1, 2}) {
+    Group groups[2];
+    Asker askers[2];
+    std::map<int64_t, uint16_t> first;
+    const std::vector<int> placed(static_cast<size_t>(parts), 0);
+    for (int a = 0; a < 2; ++a) {
+      groups[a].push_back(MakeCase(&random, 0, parts, 6, 20, 30, false, Combiner::kSum, 16));
+      Case& c = *groups[a][0];
+      c.GiveNumbers(&random);
+      c.Point(0);
+      c.grad.assign(c.grad.size(), 0.0f);  // rows stay as they begin
+      askers[a].Ask(groups[a], placed, 1, DType::kFloat32, nullptr);
+      for (size_t e = 0; e < c.keys.size(); ++e) c.numbers[e] = first.emplace(c.keys[e], c.numbers[e]).first->second;
+      ASSERT_TRUE(LookupGroup(Members(groups[a]), nullptr).ok());
+    }
+    const Tables twins = TwinsOf(groups[0]);
+    std::vector<Home> homes = HomesOf(twins, placed, 1);
+    Home& home = homes[0];
+    home.Serve(0, {&askers[0], &askers[1]}, DType::kFloat32, nullptr);
+    ASSERT_EQ(home.requests[0].parts[0].pooled, parts == 1);
+    for (int a = 0; a < 2; ++a) {
+      askers[a].Pool(groups[a], DType::kFloat32, nullptr);
+      ASSERT_EQ(askers[a].values[0], groups[a][0]->out);
+      askers[a].Differentiate(groups[a], DType::kFloat32, nullptr);
+    }
+    home.Train(0, {&askers[0], &askers[1]}, DType::kFloat32, nullptr);
+    for (int a = 0; a < 2; ++a) {
+      for (uint16_t& number : groups[a][0]->numbers) number = static_cast<uint16_t>((number + 1) % 3);
+      askers[a].Ask(groups[a], placed, 1, DType::kFloat32, nullptr);
+      home.Serve(0, {&askers[a]}, DType::kFloat32, nullptr);
+      askers[a].Pool(groups[a], DType::kFloat32, nullptr);
+      ASSERT_EQ(askers[a].values[0], groups[a][0]->out);  // a row that is there has no table
+    }
   }
 }
 

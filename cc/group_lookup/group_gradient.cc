@@ -142,6 +142,7 @@ class GroupGradient {
       request.keys = plan.keys(update.unit);
       request.counts = plan.counts(update.unit);
       request.places = plan.places(update.unit);
+      request.tables = plan.tables(update.unit);
       request.distinct = true;
       const size_t keys = request.keys.size();
       const GroupPlan::Unit& unit = plan.units_[static_cast<size_t>(update.unit)];

@@ -34,7 +34,8 @@ class GroupLookup {
     std::vector<Task> tasks;
     for (size_t i = 0; i < n; ++i) {
       const size_t entries = members_[i].keys.size();
-      sliced_.push_back(plan_ == nullptr && IsLarge(entries, total));
+      // The first entry of a key chooses its table: slices do not know of each other.
+      sliced_.push_back(plan_ == nullptr && members_[i].tables.empty() && IsLarge(entries, total));
       tasks.push_back(Task{entries + 1, [this, i] { statuses_[i] = First(i); }});
     }
     RunAll(&tasks, executor_);
@@ -93,7 +94,7 @@ class GroupLookup {
     values += piece.first * static_cast<size_t>(m.dim);
     const GroupUnit& unit = m.units[static_cast<size_t>(piece.unit - to.first_unit)];
     const Span<const int64_t> keys(unique->keys.get(), unique->size);
-    MT_RETURN_IF_ERROR(ReadUnit(m, unit, keys, values, unique->places.get(), m.dim));
+    MT_RETURN_IF_ERROR(ReadUnit(m, unit, keys, unique->TablesOfKeys(), values, unique->places.get(), m.dim));
     GroupPlanner::Clip(&to, piece, values);
     return OkStatus();
   }
@@ -152,10 +153,11 @@ class GroupLookup {
     const size_t end = in_order ? static_cast<size_t>(row_end)
                                 : static_cast<size_t>(std::lower_bound(rows.begin(), rows.end(), row_end) - rows.begin());
     const size_t n = end - begin;
+    const Span<const uint16_t> tables = m.tables.empty() ? m.tables : m.tables.subspan(begin, n);
     const bool clips = m.max_norm >= 0.0f;
     if (in_order && m.units.size() == 1 && (!clips || m.row_stride() == m.dim)) {
       float* out = m.out + row_begin * m.row_stride();
-      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), out, nullptr, m.row_stride()));
+      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), tables, out, nullptr, m.row_stride()));
       if (clips) ClipByNorm(out, static_cast<int64_t>(n), m.dim, m.max_norm);
       return OkStatus();
     }
@@ -166,14 +168,18 @@ class GroupLookup {
     float* const values = room->get();
     std::vector<int32_t> places;
     if (m.units.size() == 1) {
-      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), values, nullptr, m.dim));
+      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), tables, values, nullptr, m.dim));
     } else {
       PartitionedKeys routed;
       MT_RETURN_IF_ERROR(Route(m, begin, end, m.units.size(), &routed));
+      std::vector<uint16_t> routed_tables(tables.size());
+      for (size_t p = 0; p < tables.size(); ++p) routed_tables[p] = tables[static_cast<size_t>(routed.positions[p])];
       for (size_t u = 0; u < m.units.size(); ++u) {
         const Span<const int64_t> keys = routed.keys_of(static_cast<int>(u));
         if (keys.empty()) continue;
-        MT_RETURN_IF_ERROR(ReadUnit(m, m.units[u], keys, values + routed.begins[u] * dim, nullptr, m.dim));
+        const Span<const uint16_t> all(routed_tables);
+        const Span<const uint16_t> its = all.empty() ? all : all.subspan(routed.begins[u], keys.size());
+        MT_RETURN_IF_ERROR(ReadUnit(m, m.units[u], keys, its, values + routed.begins[u] * dim, nullptr, m.dim));
       }
       places.resize(n);
       for (size_t p = 0; p < n; ++p) places[static_cast<size_t>(routed.positions[p])] = static_cast<int32_t>(p);

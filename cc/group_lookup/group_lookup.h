@@ -16,12 +16,13 @@
 //   index    [entries]   the distinct key of each entry
 //   keys     [u]         the distinct keys of a unit, in the order of their first occurrence
 //   counts   [u]         the number of occurrences of each key
+//   tables   [u]         the initializer of each key's first occurrence, if the member gives tables
 //   places   [u]         the place where the table found the row
 //
-// GroupGradient adds each entry's gradient to its key's sum, in the order of entries. ApplyRequest uses keys, counts and places
-// of the plan: it neither sorts keys nor searches the index for them. A place is a hint that the table checks, so rows may be
-// evicted, moved or removed between lookup and apply. UpdateGroup does both for many tables: a task sums a table's gradients
-// and trains the table while the sums are in the cache.
+// GroupGradient adds each entry's gradient to its key's sum, in the order of entries. ApplyRequest uses the plan's arrays: it
+// neither sorts keys nor searches the index for them. A place is a hint that the table checks, so rows may be evicted, moved or
+// removed between lookup and apply. UpdateGroup does both for many tables: a task sums a table's gradients and trains the table
+// while the sums are in the cache.
 //
 // Balance: a member is one task. If a member has more than its share of the group's keys, its keys are split into pieces of
 // some thousands, and each piece is a task. The units of a partitioned variable are tasks too. The split affects the order of
@@ -83,10 +84,12 @@ struct GroupMember {
   Span<const int64_t> indices;  // sparse: [entries, 2], row-major order; ragged: splits [batch + 1]; dense: none
   Span<const float> weights;    // [entries], or empty: all weights are 1
   Span<const int32_t> counts;   // [entries] how often each occurs, or empty: once. For the plan
-  int64_t batch = 0;            // dense: the number of keys
-  int64_t steps = 1;            // sequences: number of steps
-  float* out = nullptr;         // [batch, steps, dim]
-  int64_t stride = 0;           // row stride of `out`, in elements; 0: dim. Larger if members share one concatenated output
+  // [entries] the initializer of each, of tables whose initializers are a list. Of a repeated key, that of its first entry
+  Span<const uint16_t> tables;
+  int64_t batch = 0;     // dense: the number of keys
+  int64_t steps = 1;     // sequences: number of steps
+  float* out = nullptr;  // [batch, steps, dim]
+  int64_t stride = 0;    // row stride of `out`, in elements; 0: dim. Larger if members share one concatenated output
 
   int64_t row_stride() const { return stride != 0 ? stride : dim; }
 };
@@ -113,6 +116,8 @@ class GroupPlan {
   Span<const int64_t> keys(int unit) const { return Of<const int64_t>(units_[unit].keys, unit); }
   Span<const int64_t> counts(int unit) const { return Of<const int64_t>(units_[unit].counts, unit); }
   Span<const uint32_t> places(int unit) const { return Of<const uint32_t>(units_[unit].places, unit); }
+  // Empty if the member gave none.
+  Span<const uint16_t> tables(int unit) const { return units_[unit].TablesOfKeys(); }
 
  private:
   friend class GroupLookup;
@@ -126,6 +131,10 @@ class GroupPlan {
     size_t size = 0;
     ReusedArray<int64_t> keys, counts;
     ReusedArray<uint32_t> places;
+    ReusedArray<uint16_t> tables;
+    bool tabled = false;
+
+    Span<const uint16_t> TablesOfKeys() const { return Span<const uint16_t>(tables.get(), tabled ? size : 0); }
   };
   // Keys that are deduplicated together: all or some keys of a unit.
   struct Piece {
@@ -193,8 +202,8 @@ void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Exe
 struct UnitUpdate {
   int unit = 0;
   EmbeddingTable* table = nullptr;
-  // Everything except keys, counts and places, which come from the plan. grads: sums in the order of the plan's keys. Null: the
-  // sums are computed from the gradient of the unit's member, which is then REQUIRED.
+  // Everything except keys, counts, places and tables, which come from the plan. grads: sums in the order of the plan's keys.
+  // Null: the sums are computed from the gradient of the unit's member, which is then REQUIRED.
   ApplyRequest request;
 };
 

@@ -22,6 +22,10 @@ Status CheckRows(const GroupMember& m) {
     return InvalidArgumentError("group lookup, ", m.name, ": expected ", n, " weights (one per id) or none, found ",
                                 m.weights.size());
   }
+  if (!m.tables.empty() && m.tables.size() != n) {
+    return InvalidArgumentError("group lookup, ", m.name, ": expected ", n, " table numbers (one per id) or none, found ",
+                                m.tables.size());
+  }
   if (m.form == GroupForm::kDense && !m.weights.empty()) {
     return InvalidArgumentError("group lookup, ", m.name, ": expected no weights with dense ids, found ", m.weights.size());
   }
@@ -155,9 +159,9 @@ Status Route(const GroupMember& m, size_t begin, size_t end, size_t pieces, Part
   return OkStatus();
 }
 
-Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places,
-                int64_t stride) {
-  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places, stride, m.reason);
+Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t> keys, Span<const uint16_t> tables,
+                float* values, uint32_t* places, int64_t stride) {
+  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places, stride, m.reason, tables);
   const size_t bytes = static_cast<size_t>(m.dim) * sizeof(float);
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < keys.size(); ++i) {

@@ -25,9 +25,9 @@ Status FindRows(const GroupMember& member, std::vector<int64_t>* rows);
 Status Route(const GroupMember& member, size_t begin, size_t end, size_t pieces, PartitionedKeys* routed);
 
 // Reads the values of a unit's keys: [keys, dim]. stride: the row stride of `values`, in elements. places: see
-// EmbeddingTable::Lookup; null if not needed; undefined for a matrix.
-Status ReadUnit(const GroupMember& member, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places,
-                int64_t stride);
+// EmbeddingTable::Lookup; null if not needed; undefined for a matrix. tables: of the keys, if the member gives them.
+Status ReadUnit(const GroupMember& member, const GroupUnit& unit, Span<const int64_t> keys, Span<const uint16_t> tables,
+                float* values, uint32_t* places, int64_t stride);
 
 }  // namespace group_internal
 }  // namespace multitier

@@ -171,6 +171,14 @@ Status GroupPlanner::Dedup(size_t i, size_t p) {
   MT_RETURN_IF_ERROR(Allocate(m.name, piece.entries, &unique->places));
   unique->size = piece.distinct =
       DedupKeys(keys, positions, piece.entries, piece.first, to.index.get(), unique->keys.get(), unique->counts.get());
+  unique->tabled = !m.tables.empty();
+  if (unique->tabled) {
+    MT_RETURN_IF_ERROR(Allocate(m.name, unique->size, &unique->tables));
+    for (size_t e = piece.entries; e-- > 0;) {  // so that the first occurrence of a key stays
+      const size_t entry = positions != nullptr ? static_cast<size_t>(positions[e]) : e;
+      unique->tables.get()[static_cast<size_t>(to.index.get()[entry]) - piece.first] = m.tables[entry];
+    }
+  }
   if (m.counts.empty()) return OkStatus();
   std::fill_n(unique->counts.get(), unique->size, 0);
   for (size_t e = 0; e < piece.entries; ++e) {
@@ -191,11 +199,14 @@ Status GroupPlanner::Join(size_t i) {
   MT_RETURN_IF_ERROR(Allocate(members_[i].name, unit.size, &unit.keys));
   MT_RETURN_IF_ERROR(Allocate(members_[i].name, unit.size, &unit.counts));
   MT_RETURN_IF_ERROR(Allocate(members_[i].name, unit.size, &unit.places));
+  unit.tabled = !members_[i].tables.empty();
+  MT_RETURN_IF_ERROR(Allocate(members_[i].name, unit.tabled ? unit.size : 0, &unit.tables));
   for (const GroupPlan::Piece& piece : m.pieces) {
     const GroupPlan::Unit& from = piece.part;
     std::copy_n(from.keys.get(), from.size, unit.keys.get() + piece.unit_offset);
     std::copy_n(from.counts.get(), from.size, unit.counts.get() + piece.unit_offset);
     std::copy_n(from.places.get(), from.size, unit.places.get() + piece.unit_offset);
+    std::copy_n(from.tables.get(), from.TablesOfKeys().size(), unit.tables.get() + piece.unit_offset);
   }
   return OkStatus();
 }

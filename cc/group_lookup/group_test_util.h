@@ -30,7 +30,8 @@ class Threads : public Executor {
   }
 };
 
-inline std::unique_ptr<EmbeddingTable> MakeTable(const std::string& name, int dim, int num_shards = 0) {
+// tables: the number of initializers; those of several are a list, of which each has its own range.
+inline std::unique_ptr<EmbeddingTable> MakeTable(const std::string& name, int dim, int num_shards = 0, int tables = 1) {
   TableOptions options;
   options.name = name;
   options.dim = dim;
@@ -39,6 +40,14 @@ inline std::unique_ptr<EmbeddingTable> MakeTable(const std::string& name, int di
   options.initializer.a = -1.0f;
   options.initializer.b = 1.0f;
   options.initializer.seed = 3;
+  if (tables > 1) {
+    InitializerSpec spec = options.initializer;
+    std::vector<TableInitializer> list;
+    for (; static_cast<int>(list.size()) < tables; spec.a += 2.0f, spec.b += 2.0f) list.push_back({{{0, spec}}});
+    options.initializer = InitializerSpec();
+    options.initializer.seed = spec.seed;
+    options.initializer.tables = std::make_shared<const std::vector<TableInitializer>>(std::move(list));
+  }
   options.slots = {ColumnSpec{"accumulator", DType::kFloat32, dim, 0.1f}};
   Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
@@ -63,10 +72,29 @@ struct Case {
   std::vector<GroupUnit> units;
   std::vector<int64_t> keys, indices, rows;
   std::vector<float> weights, out, grad;
+  int num_tables = 1;             // initializers of each of `tables`
+  std::vector<uint16_t> numbers;  // of the keys, if there are several
   GroupMember member;
 
   Case() = default;
   Case(const Case&) = delete;
+
+  void MakeTables(int n, int dim) {
+    tables.clear();
+    parts.clear();
+    units.clear();
+    for (int p = 0; p < n; ++p) {
+      tables.push_back(MakeTable("t", dim, 0, num_tables));
+      parts.push_back(tables.back().get());
+      units.push_back(GroupUnit{parts.back(), nullptr, 0});
+    }
+  }
+  // Makes the tables anew, with several initializers, and gives each key one of them.
+  void GiveNumbers(std::mt19937* random) {
+    num_tables = 3;
+    MakeTables(static_cast<int>(parts.size()), member.dim);
+    for (size_t k = 0; k < keys.size(); ++k) numbers.push_back(static_cast<uint16_t>((*random)() % 3));
+  }
 
   void Point(int number) {
     member.name = "member " + std::to_string(number);
@@ -74,6 +102,7 @@ struct Case {
     member.keys = keys;
     member.indices = indices;
     member.weights = weights;
+    member.tables = numbers;
     out.assign(static_cast<size_t>(member.batch * member.steps * member.dim), -9.0f);
     member.out = out.data();
   }
@@ -83,11 +112,7 @@ struct Case {
 inline std::unique_ptr<Case> MakeCase(std::mt19937* random, int number, int parts, int64_t batch, int mean, int64_t range,
                                       bool weighted, Combiner combiner, int dim) {
   auto made = std::make_unique<Case>();
-  for (int p = 0; p < parts; ++p) {
-    made->tables.push_back(MakeTable("t", dim));
-    made->parts.push_back(made->tables.back().get());
-    made->units.push_back(GroupUnit{made->parts.back(), nullptr, 0});
-  }
+  made->MakeTables(parts, dim);
   for (int64_t row = 0; row < batch; ++row) {
     const int n = mean == 1 ? 1 : static_cast<int>((*random)() % (2 * mean + 1));
     for (int i = 0; i < n; ++i) {

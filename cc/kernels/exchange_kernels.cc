@@ -1,5 +1,7 @@
 // The kernels of the exchange. They parse the inputs, call group_lookup/exchange.h and return the outputs.
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -300,6 +302,36 @@ class ServeGradKernel : public HomeKernel {
   }
 };
 
+class PlanTablesKernel : public OpKernel {
+ public:
+  explicit PlanTablesKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<const KeptPlan> kept;
+    OP_REQUIRES_OK(context, GetPlan(context, 0, &kept));
+    for (size_t i = 0; i < units_.size(); ++i) {
+      const int unit = units_[i];
+      OP_REQUIRES(context, unit >= 0 && unit < kept->plan.num_units(),
+                  absl::InvalidArgumentError(
+                      absl::StrCat("MultitierPlanTables: expected parts below ", kept->plan.num_units(), ", found ", unit)));
+      const Span<const uint16_t> tables = kept->plan.tables(unit);
+      const auto keys = static_cast<int64_t>(kept->plan.keys(unit).size());
+      Tensor* given = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(static_cast<int>(i), TensorShape({keys}), &given));
+      if (tables.empty()) {
+        given->flat<int64_t>().setConstant(-1);
+      } else {
+        std::copy(tables.begin(), tables.end(), given->flat<int64_t>().data());
+      }
+    }
+  }
+
+ private:
+  std::vector<int> units_;
+};
+
 // A tape around a tf.function asks for zeros of each output of the function, also of the plan. The gradient does not read them.
 absl::Status NoExchangePlan(OpKernelContext*, const ExchangePlanVariant&, ExchangePlanVariant* zeros) {
   *zeros = ExchangePlanVariant();
@@ -317,6 +349,7 @@ REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP
 REGISTER_KERNEL_BUILDER(Name("MultitierRoute").Device(tensorflow::DEVICE_CPU), RouteKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierServe").Device(tensorflow::DEVICE_CPU), ServeKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierServeGrad").Device(tensorflow::DEVICE_CPU), ServeGradKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierPlanTables").Device(tensorflow::DEVICE_CPU), PlanTablesKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPool").Device(tensorflow::DEVICE_CPU), PoolKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPoolGrad").Device(tensorflow::DEVICE_CPU), PoolGradKernel);
 

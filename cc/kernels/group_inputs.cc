@@ -1,5 +1,7 @@
 #include "cc/kernels/group_inputs.h"
 
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 
@@ -39,7 +41,10 @@ absl::Status ParseMembers(OpKernelContext* context, const std::vector<MemberSpec
   for (const MemberSpec& spec : specs) shape += spec.form != GroupForm::kDense;
   int weights = shape;
   for (const MemberSpec& spec : specs) weights += spec.has_shape();
+  int tables = weights;
+  for (const MemberSpec& spec : specs) tables += spec.weighted;
   inputs->members.resize(n);
+  inputs->tables.resize(n);
   inputs->shapes.resize(n);
   for (size_t i = 0; i < n; ++i) {
     GroupMember& member = inputs->members[i];
@@ -59,6 +64,11 @@ absl::Status ParseMembers(OpKernelContext* context, const std::vector<MemberSpec
       TF_RETURN_IF_ERROR(CheckMemberWeights(spec, given, w));
       member.weights = Elements<float>(w);
       inputs->weights.push_back(w);
+    }
+    if (spec.tables > 0) {
+      TF_RETURN_IF_ERROR(ParseTables(absl::StrCat("group lookup, ", spec.name, ": "), spec.tables, context->input(tables++),
+                                     given.shape(), /*may_be_unknown=*/false, &inputs->tables[i]));
+      if (spec.tables > 1) member.tables = inputs->tables[i];
     }
     TF_RETURN_IF_ERROR(ParseRows(context, spec, given, &indices, &shape, &member, &inputs->shapes[i]));
   }

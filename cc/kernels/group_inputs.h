@@ -3,6 +3,7 @@
 #ifndef CC_KERNELS_GROUP_INPUTS_H_
 #define CC_KERNELS_GROUP_INPUTS_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -18,12 +19,13 @@ namespace multitier {
 struct GroupInputs {
   std::vector<GroupMember> members;  // without units and outputs
   std::vector<std::unique_ptr<KeyInput>> keys;
+  std::vector<std::vector<uint16_t>> tables;    // of each member
   std::vector<tensorflow::Tensor> weights;      // of the members that have some
   std::vector<tensorflow::TensorShape> shapes;  // of each member's values
 };
 
-// Inputs from `first` on: the keys of each member, then all indices, dense shapes, and weights. InvalidArgument, with the
-// member's name, if their shapes do not match.
+// Inputs from `first` on: the keys of each member, then all indices, dense shapes, weights, and table numbers. InvalidArgument,
+// with the member's name: their shapes do not match, or a table number is out of range.
 absl::Status ParseMembers(tensorflow::OpKernelContext* context, const std::vector<MemberSpec>& specs, int first, bool training,
                           GroupInputs* inputs);
 

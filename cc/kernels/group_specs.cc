@@ -12,7 +12,7 @@ namespace multitier {
 
 absl::Status ReadMemberSpecs(OpKernelConstruction* context, std::vector<MemberSpec>* specs) {
   std::vector<std::string> names, sources, strategies, forms, combiners;
-  std::vector<int> units, dims;
+  std::vector<int> units, dims, tables;
   std::vector<bool> weighted;
   std::vector<float> max_norms;
   TF_RETURN_IF_ERROR(context->GetAttr("members", &names));
@@ -21,6 +21,7 @@ absl::Status ReadMemberSpecs(OpKernelConstruction* context, std::vector<MemberSp
     TF_RETURN_IF_ERROR(context->GetAttr("strategies", &strategies));
   } else {  // of an exchange: embedding variables
     sources.assign(names.size(), "table");
+    TF_RETURN_IF_ERROR(context->GetAttr("num_tables", &tables));
   }
   TF_RETURN_IF_ERROR(context->GetAttr("forms", &forms));
   TF_RETURN_IF_ERROR(context->GetAttr("combiners", &combiners));
@@ -28,6 +29,7 @@ absl::Status ReadMemberSpecs(OpKernelConstruction* context, std::vector<MemberSp
   TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
   TF_RETURN_IF_ERROR(context->GetAttr("weighted", &weighted));
   TF_RETURN_IF_ERROR(context->GetAttr("max_norms", &max_norms));
+  tables.resize(names.size(), 0);  // no list: no member has several
   // The op's shape function has checked that each list has one entry per member, and that the inputs match the lists.
   for (size_t i = 0; i < names.size(); ++i) {
     MemberSpec spec;
@@ -51,6 +53,7 @@ absl::Status ReadMemberSpecs(OpKernelConstruction* context, std::vector<MemberSp
     spec.dim = dims[i];
     spec.weighted = weighted[i];
     spec.max_norm = max_norms[i];
+    spec.tables = tables[i];
     specs->push_back(std::move(spec));
   }
   return absl::OkStatus();

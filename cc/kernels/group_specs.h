@@ -27,6 +27,7 @@ struct MemberSpec {
   int units, dim;
   bool weighted;
   float max_norm;
+  int tables;  // its keys have table numbers below this; 0: they have none
 
   bool is_sequence() const { return form == GroupForm::kSequence || form == GroupForm::kRaggedSequence; }
   bool is_ragged() const { return form == GroupForm::kRagged || form == GroupForm::kRaggedSequence; }

@@ -17,17 +17,8 @@ absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
   return absl::OkStatus();
 }
 
-absl::Status TakeTables(OpKernelContext* context, const EmbeddingTable& table, int inputs_before, const TensorShape& keys,
-                        bool may_be_unknown, std::vector<uint16_t>* tables) {
-  const std::string variable = absl::StrCat("embedding variable '", table.options().name, "': ");
-  const auto count = static_cast<int64_t>(table.absent_values().initial().tables());
-  if (context->num_inputs() <= inputs_before) {
-    if (count == 1 || may_be_unknown || keys.num_elements() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(variable, "tables: expected a table number for each id, because its initializer is a list of ", count,
-                     "; found none: pass tables= to tf_multitier.lookup.embedding_lookup"));
-  }
-  const Tensor& given = context->input(inputs_before);
+absl::Status ParseTables(const std::string& variable, int64_t count, const Tensor& given, const TensorShape& keys,
+                         bool may_be_unknown, std::vector<uint16_t>* tables) {
   if (given.shape() != keys) {
     return absl::InvalidArgumentError(absl::StrCat(variable, "tables: expected the shape of the keys, ", keys.DebugString(),
                                                    ", found ", given.shape().DebugString()));
@@ -43,6 +34,19 @@ absl::Status TakeTables(OpKernelContext* context, const EmbeddingTable& table, i
     tables->push_back(unknown ? kNoTable : static_cast<uint16_t>(numbers[i]));
   }
   return absl::OkStatus();
+}
+
+absl::Status TakeTables(OpKernelContext* context, const EmbeddingTable& table, int inputs_before, const TensorShape& keys,
+                        bool may_be_unknown, std::vector<uint16_t>* tables) {
+  const std::string variable = absl::StrCat("embedding variable '", table.options().name, "': ");
+  const auto count = static_cast<int64_t>(table.absent_values().initial().tables());
+  if (context->num_inputs() > inputs_before) {
+    return ParseTables(variable, count, context->input(inputs_before), keys, may_be_unknown, tables);
+  }
+  if (count == 1 || may_be_unknown || keys.num_elements() == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(variable, "tables: expected a table number for each id, because its initializer is a list of ", count,
+                   "; found none: pass tables= to tf_multitier.lookup.embedding_lookup"));
 }
 
 absl::Status PooledAttrs::Init(OpKernelConstruction* context) {

@@ -4,6 +4,7 @@
 #define CC_KERNELS_LOOKUP_INPUTS_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,8 +28,12 @@ struct PooledAttrs {
   Combiner combiner = Combiner::kSum;
 };
 
-// The last input, if the op's attr T says that there is one: the tables of the keys, in host memory. It may be -1, not known,
-// where `may_be_unknown`. InvalidArgument: another shape than the keys', or a number out of range.
+// The table numbers of keys. variable: begins messages. InvalidArgument: another shape than the keys', or a number that is
+// neither below `count` nor -1, not known, where `may_be_unknown`.
+absl::Status ParseTables(const std::string& variable, int64_t count, const tensorflow::Tensor& given,
+                         const tensorflow::TensorShape& keys, bool may_be_unknown, std::vector<uint16_t>* tables);
+
+// The last input, if the op's attr T says that there is one: the tables of the keys, in host memory. See ParseTables.
 absl::Status TakeTables(tensorflow::OpKernelContext* context, const EmbeddingTable& table, int inputs_before,
                         const tensorflow::TensorShape& keys, bool may_be_unknown, std::vector<uint16_t>* tables);
 

@@ -33,13 +33,14 @@ void GiveVectors(InferenceContext* c, int first_output, int count) {
 }
 
 absl::Status RouteShape(InferenceContext* c) {
-  int num_homes, num_indices, num_shapes, num_weights;
+  int num_homes, num_indices, num_shapes, num_weights, num_tables;
   TF_RETURN_IF_ERROR(c->GetAttr("H", &num_homes));
   TF_RETURN_IF_ERROR(c->GetAttr("I", &num_indices));
   TF_RETURN_IF_ERROR(c->GetAttr("S", &num_shapes));
   TF_RETURN_IF_ERROR(c->GetAttr("W", &num_weights));
+  TF_RETURN_IF_ERROR(c->GetAttr("B", &num_tables));
   std::vector<std::string> names, forms, combiners;
-  std::vector<int> units, homes, dims;
+  std::vector<int> units, homes, dims, tables;
   std::vector<bool> weighted;
   std::vector<float> max_norms;
   TF_RETURN_IF_ERROR(c->GetAttr("members", &names));
@@ -50,6 +51,11 @@ absl::Status RouteShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ListOf(c, "dims", n, &dims));
   TF_RETURN_IF_ERROR(ListOf(c, "weighted", n, &weighted));
   TF_RETURN_IF_ERROR(ListOf(c, "max_norms", n, &max_norms));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &tables));
+  if (!tables.empty()) TF_RETURN_IF_ERROR(ExpectTotal("num_tables", static_cast<int>(n), static_cast<int>(tables.size())));
+  int given = 0;
+  for (const int its : tables) given += its > 0;
+  TF_RETURN_IF_ERROR(ExpectTotal("tables", given, num_tables));
   size_t parts = 0;
   int weights = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -66,10 +72,11 @@ absl::Status RouteShape(InferenceContext* c) {
     return absl::InvalidArgumentError(absl::StrCat("homes: expected numbers in [0, ", num_homes, "), found ", home));
   }
   const int num_members = static_cast<int>(n);
-  TF_RETURN_IF_ERROR(ExpectTotal("keys", num_members, c->num_inputs() - num_indices - num_shapes - num_weights));
+  const int num_entries = c->num_inputs() - num_tables;
+  TF_RETURN_IF_ERROR(ExpectTotal("keys", num_members, num_entries - num_indices - num_shapes - num_weights));
   TF_RETURN_IF_ERROR(CheckEntries(forms, num_indices, num_shapes));
   TF_RETURN_IF_ERROR(ExpectTotal("weights", weights, num_weights));
-  TF_RETURN_IF_ERROR(Vectors(c, c->num_inputs() - num_weights, num_weights));
+  TF_RETURN_IF_ERROR(Vectors(c, num_entries - num_weights, num_weights));
   GiveVectors(c, 0, num_homes);
   c->set_output(num_homes, c->Vector(num_homes));
   c->set_output(num_homes + 1, c->Scalar());
@@ -102,6 +109,17 @@ absl::Status ServeGradShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ListOf(c, "dims", static_cast<size_t>(num_units), &dims, "gradient"));
   TF_RETURN_IF_ERROR(Vectors(c, 0, c->num_inputs()));
   for (int u = 0; u < num_units; ++u) c->set_output(u, c->Matrix(c->UnknownDim(), dims[static_cast<size_t>(u)]));
+  return absl::OkStatus();
+}
+
+absl::Status PlanTablesShape(InferenceContext* c) {
+  int number;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &number));
+  std::vector<int> units;
+  TF_RETURN_IF_ERROR(ListOf(c, "units", static_cast<size_t>(number), &units, "output"));
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  GiveVectors(c, 0, number);
   return absl::OkStatus();
 }
 
@@ -156,6 +174,7 @@ REGISTER_OP("MultitierRoute")
     .Input("indices: I * int64")
     .Input("shapes: S * int64")
     .Input("weights: W * float")
+    .Input("tables: B * int64")
     .Output("requests: H * int64")
     .Output("elements: int64")
     .Output("plan: variant")
@@ -163,6 +182,7 @@ REGISTER_OP("MultitierRoute")
     .Attr("I: int >= 0")
     .Attr("S: int >= 0")
     .Attr("W: int >= 0")
+    .Attr("B: int >= 0 = 0")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Attr("Tkeys: list({int64, int32}) >= 1")
     .Attr("members: list(string)")
@@ -173,11 +193,14 @@ REGISTER_OP("MultitierRoute")
     .Attr("dims: list(int)")
     .Attr("weighted: list(bool)")
     .Attr("max_norms: list(float)")
+    .Attr("num_tables: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(RouteShape)
     .Doc(R"doc(
 The first half of a grouped lookup whose rows are elsewhere: a request for each home.
 
+tables: of each member that has num_tables, in the shape of its keys: the numbers of their initializers, below num_tables.
+num_tables: of each member; 0: it has no tables. Empty: no member has some.
 requests: [words] of each home: the distinct keys of its parts and how often each occurs.
 elements: [H] the number of elements of each home's rows.
 plan: input of MultitierPool. A plan is pooled once.
@@ -228,6 +251,19 @@ The gradients of MultitierServe's parts: input of MultitierGroupLookupGrad and M
 requests: as in MultitierServe.
 grads: [elements] of each asker, the sums of its MultitierPoolGrad. Elements after those of its request are ignored.
 member_grads: [rows, dim] of each part: those of the first asker first.
+)doc");
+
+REGISTER_OP("MultitierPlanTables")
+    .Input("plan: variant")
+    .Output("tables: N * int64")
+    .Attr("N: int >= 1")
+    .Attr("units: list(int)")
+    .SetShapeFn(PlanTablesShape)
+    .Doc(R"doc(
+The table numbers of keys in a plan of MultitierServe, in the order of MultitierGroupLookupGrad's keys.
+
+units: the parts of the plan.
+tables: [u] of each part; -1: not known.
 )doc");
 
 REGISTER_OP("MultitierPool")

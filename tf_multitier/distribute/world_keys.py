@@ -34,23 +34,27 @@ def no_save_alone(name: str, world: typing.Any) -> None:
 
 
 class _Question:
-    """Keys that are with their owners."""
+    """Keys that are with their owners. tables: no or one tensor [n] of their table numbers."""
 
-    def __init__(self, variable, keys, answer):
+    def __init__(self, variable, keys, answer, tables=()):
         world = self._world = variable.world
         self._exchange = world.new_exchange()
         self.positions, mine = ops.multitier_partition_keys(keys, num_partitions=world.size)
         self._numbers = [tf.size(its) for its in mine]
         requests = [
-            tf.concat([[tf.cast(number, tf.int64)], its], 0)
-            for number, its in zip(self._numbers, mine)
+            tf.concat([[tf.cast(number, tf.int64)], its, *(tf.gather(t, at) for t in tables)], 0)
+            for number, its, at in zip(self._numbers, mine, self.positions)
         ]
         # The function's name tells one question from another.
         what = f"'{variable.variable_name}' by {answer.__qualname__.removesuffix('.<locals>.<lambda>')}"
         words = [tf.size(request, tf.int64) for request in requests]
         self._largest, _ = world.agreed(words, words, what, what, self._exchange)
         found = world.swap(requests, self._largest, worlds.REQUESTS, self._exchange)
-        self.asked = [request[1 : request[0] + 1] for request in found]  # of each process
+        # Of each process: its keys, and their tables.
+        self.asked = [
+            [request[1 + i * request[0] : 1 + (i + 1) * request[0]] for i in range(1 + len(tables))]
+            for request in found
+        ]
 
     def answered(self, answers, width=1):
         """What the owners of this process' keys answer, with padding. answers: 1-D, for each process at most `width` a key and one."""
@@ -70,6 +74,7 @@ def ask(
     keys: tf.Tensor,
     read: collections.abc.Callable,
     tail_shape: tuple = (),
+    tables: typing.Any = (),
 ) -> tf.Tensor:
     """What the owners of keys answer: keys.shape + tail_shape.
 
@@ -78,10 +83,12 @@ def ask(
       keys: int64 of any shape.
       read: function of a part and int64 keys [n]: int32, int64 or float32 [n] + tail_shape.
       tail_shape: the static shape of an answer, of rank 0 or 1.
+      tables: no or one tensor shaped as `keys`. read gets its elements after those of the keys.
     """
-    question = _Question(variable, tf.reshape(keys, [-1]), read)
+    tables = [tf.reshape(each, [-1]) for each in tables]
+    question = _Question(variable, tf.reshape(keys, [-1]), read, tables)
     (part,) = variable.parts
-    answers = [read(part, asked) for asked in question.asked]
+    answers = [read(part, *asked) for asked in question.asked]
     its_type = answers[0].dtype
     if its_type == tf.int32:
         answers = [tf.cast(answer, tf.int64) for answer in answers]
@@ -107,6 +114,6 @@ def sum_of(variable: typing.Any, keys: tf.Tensor, act: collections.abc.Callable)
     answers: list = []
     for asked in question.asked:
         with tf.control_dependencies(answers[-1:]):
-            answers.append(act(part, asked))
+            answers.append(act(part, *asked))
     found = question.answered([tf.reshape(answer, [1]) for answer in answers])
     return tf.add_n([each[0] for each in found])

@@ -82,11 +82,13 @@ class Embedding(tf.Module):
         is one.
       seed: of the initial values. They depend on seed, id, column and initializer alone.
       on_repeated_id: what a batch does that asks for one id in two tables. "share": both read and train one row, which begins with
-        the initial value of the table that trained it first. "error": the lookup is InvalidArgument. Two batches are not compared.
+        the initial value of the table that trained it first. "error": the lookup is InvalidArgument. Two batches are not compared, so
+        several tables in a world of processes refuse it.
       output_dtype: of the result of a call: tf.float32, tf.bfloat16 or tf.float16. None: dtype.
 
     Raises:
       TypeError, ValueError: a bad value; or a live embedding has the name or the folder.
+      NotImplementedError: on_repeated_id="error" of several tables in a world of processes.
     """
 
     def __init__(
@@ -137,6 +139,11 @@ class Embedding(tf.Module):
         self._on_repeated_id = one_of(
             f"{where}: on_repeated_id", on_repeated_id, ("share", "error")
         )
+        if on_repeated_id == "error" and self.num_tables > 1 and place[1] > 1:
+            raise NotImplementedError(
+                f"{where}: on_repeated_id: expected 'share' in a world of {place[1]} processes, which do not compare their ids, found "
+                "'error': give each table ids of its own, such as id * number of tables + table"
+            )
         self._snapshots = Snapshots(where, self._store, self.embedding_dim, place)
         self._device = "cpu"
         self._variable: typing.Any = None
