@@ -24,34 +24,6 @@ namespace {
 using Group = std::vector<std::unique_ptr<Case>>;
 using Tables = std::vector<std::vector<std::unique_ptr<EmbeddingTable>>>;  // by member and part
 
-float Between(std::mt19937* random) { return static_cast<float>((*random)() % 2000) / 1000.0f - 1.0f; }
-
-// Gives a case another form; its rows keep their numbers of entries.
-void Reform(std::mt19937* random, GroupForm form, int number, Case* c) {
-  int64_t steps = 1;
-  for (size_t e = 0; e < c->rows.size(); ++e) steps = std::max(steps, c->indices[2 * e + 1] + 1);
-  c->member.form = form;
-  if (form == GroupForm::kSequence || form == GroupForm::kRaggedSequence) {
-    c->member.combiner = Combiner::kSum;
-    c->member.steps = c->keys.empty() && form == GroupForm::kRaggedSequence ? 0 : steps;
-  }
-  if (form == GroupForm::kRagged || form == GroupForm::kRaggedSequence) {
-    c->indices.assign(1, 0);
-    for (int64_t row = 0, e = 0; row < c->member.batch; ++row) {
-      while (e < static_cast<int64_t>(c->rows.size()) && c->rows[static_cast<size_t>(e)] == row) ++e;
-      c->indices.push_back(e);
-    }
-  }
-  if (form == GroupForm::kDense) {
-    c->indices.clear();
-    c->weights.clear();
-    c->member.batch = static_cast<int64_t>(c->keys.size());
-  }
-  c->grad.assign(static_cast<size_t>(c->member.batch * c->member.steps * c->member.dim), 0.0f);
-  for (float& g : c->grad) g = Between(random);
-  c->Point(number);
-}
-
 // Members of every form; keys that repeat, INT64_MIN, empty members and batches, tables that are pooled at home, and one that
 // is cut. with_tables: half of the members give table numbers.
 Group MakeGroup(std::mt19937* random, int n, bool with_tables) {
