@@ -61,6 +61,7 @@ SYSTEM = [
     "test_world_dynamicemb.py",
     "test_world_failures.py",
     "test_world_keras.py",
+    "test_world_one_embedding.py",
     "test_world_sessions.py",
 ]
 
