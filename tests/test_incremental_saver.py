@@ -14,6 +14,7 @@ from lives import Lives
 
 import tf_multitier
 from tf_multitier import checkpoint
+from tf_multitier.deeprec import incremental
 from tf_multitier.train import incremental_saver
 
 v1 = tf.compat.v1
@@ -230,14 +231,14 @@ def test_deltas_while_threads_train_are_the_model(tmp_path):
 def test_the_hook_saves_and_restores_deltas(tmp_path):
     directory = str(tmp_path / "run")
 
-    def run(steps):
+    def run(steps, restored=directory):
         with tf.Graph().as_default():
             model = Model(tmp_path)
             hook = tf_multitier.train.IncrementalSaverHook(
                 directory, save_steps=20, save_incremental_steps=4
             )
             with v1.train.MonitoredTrainingSession(
-                checkpoint_dir=directory,
+                checkpoint_dir=restored,
                 save_checkpoint_secs=None,
                 save_checkpoint_steps=None,
                 save_summaries_steps=None,
@@ -257,7 +258,15 @@ def test_the_hook_saves_and_restores_deltas(tmp_path):
         model = Model(tmp_path)
         model.saver.restore(session, v1.train.latest_checkpoint(directory))
         assert model.content(session) == content
+    with pytest.raises(ValueError, match="IncrementalSaverHook: expected a session that has rest"):
+        run(1, restored=None)
     assert run(1)[0] == 10
+
+
+def test_deeprecs_hook_saves_on_rank_0_of_a_world_alone(tmp_path):
+    hook = incremental._Hook(str(tmp_path), save_steps=1, save_incremental_steps=1)
+    hook._saves = False
+    hook.end(session=None)
 
 
 _KILLED = """

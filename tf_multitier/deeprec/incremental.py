@@ -41,7 +41,7 @@ class _Hook(IncrementalSaverHook):
     """Ends with a checkpoint of all rows, as DeepRec's hook does: programs export the latest checkpoint."""
 
     def end(self, session):
-        if session.run(self._step) != self._full.last_triggered_step():
+        if self._saves and session.run(self._step) != self._full.last_triggered_step():
             self._save(session, full=True)
 
 

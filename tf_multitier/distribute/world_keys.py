@@ -34,9 +34,10 @@ def no_save_alone(name: str, world: typing.Any) -> None:
 
 
 class _Question:
-    """Keys that are with their owners. tables: no or one tensor [n] of their table numbers."""
+    """Keys that are with their owners, which answer with `width` numbers a key. tables: no or one tensor [n] of their table numbers."""
 
-    def __init__(self, variable, keys, answer, tables=()):
+    def __init__(self, variable, keys, answer, tables=(), width=1):
+        self._width = width
         world = self._world = variable.world
         self._exchange = world.new_exchange()
         self.positions, mine = ops.multitier_partition_keys(keys, num_partitions=world.size)
@@ -48,7 +49,8 @@ class _Question:
         # The function's name tells one question from another.
         what = f"'{variable.variable_name}' by {answer.__qualname__.removesuffix('.<locals>.<lambda>')}"
         words = [tf.size(request, tf.int64) for request in requests]
-        self._largest, _ = world.agreed(words, words, what, what, self._exchange)
+        elements = [each * width for each in words]
+        self._largest, _ = world.agreed(words, elements, what, what, self._exchange)
         found = world.swap(requests, self._largest, worlds.REQUESTS, self._exchange)
         # Of each process: its keys, and their tables.
         self.asked = [
@@ -56,13 +58,15 @@ class _Question:
             for request in found
         ]
 
-    def answered(self, answers, width=1):
+    def answered(self, answers):
         """What the owners of this process' keys answer, with padding. answers: 1-D, for each process at most `width` a key and one."""
-        return self._world.swap(answers, self._largest * width, worlds.ANSWERS, self._exchange)
+        largest = self._largest * self._width
+        return self._world.swap(answers, largest, worlds.ANSWERS, self._exchange)
 
-    def of_keys(self, answers, width):
+    def of_keys(self, answers):
         """[keys of it, width] of each owner. answers: [keys asked, width] for each process."""
-        found = self.answered([tf.reshape(answer, [-1]) for answer in answers], width)
+        found = self.answered([tf.reshape(answer, [-1]) for answer in answers])
+        width = self._width
         return [
             tf.reshape(each[: number * width], [-1, width])
             for each, number in zip(found, self._numbers)
@@ -86,14 +90,14 @@ def ask(
       tables: no or one tensor shaped as `keys`. read gets its elements after those of the keys.
     """
     tables = [tf.reshape(each, [-1]) for each in tables]
-    question = _Question(variable, tf.reshape(keys, [-1]), read, tables)
+    width = tail_shape[0] if tail_shape else 1
+    question = _Question(variable, tf.reshape(keys, [-1]), read, tables, width)
     (part,) = variable.parts
     answers = [read(part, *asked) for asked in question.asked]
     its_type = answers[0].dtype
     if its_type == tf.int32:
         answers = [tf.cast(answer, tf.int64) for answer in answers]
-    width = tail_shape[0] if tail_shape else 1
-    merged = tf.dynamic_stitch(question.positions, question.of_keys(answers, width))
+    merged = tf.dynamic_stitch(question.positions, question.of_keys(answers))
     merged = tf.reshape(
         merged, tf.concat([tf.shape(keys), tf.constant(tail_shape, tf.int32, [len(tail_shape)])], 0)
     )

@@ -182,7 +182,9 @@ def manifest_of(path: str) -> dict | None:
     found = read_json(name)
     files = found.get("files")
     is_whole = isinstance(files, dict) and all(
-        isinstance(e, dict) and {type(e.get("size")), type(e.get("crc32"))} == {int}
+        isinstance(e, dict)
+        and {type(e.get("size")), type(e.get("crc32"))} == {int}
+        and 0 <= e["crc32"] < 1 << 32
         for e in files.values()
     )
     if found.get("format_version") != _FORMAT or not is_whole:

@@ -7,6 +7,7 @@ import os
 import tensorflow as tf
 
 from tf_multitier import graph_state
+from tf_multitier.delta_names import deltas
 from tf_multitier.distribute import world as worlds
 from tf_multitier.train.incremental_saver import IncrementalSaver
 
@@ -36,6 +37,7 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
 
     Raises:
       ValueError: not exactly one of secs and steps, or one that is not positive. In `begin`: the graph has no embedding variable.
+        When the session starts: it has not restored the checkpoint that the deltas continue.
     """
 
     def __init__(
@@ -68,13 +70,23 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
         graph, world = v1.get_default_graph(), worlds.connected()
         self._world = world if world is not None and world.is_used_in(graph) else None
         self._saves = self._world is None or self._world.rank == 0
+        self._are_applied = False
         if self._world is not None and self._saves:
             graph_state.state_of(graph).before_broadcast.append(self._apply_deltas)
 
     def _apply_deltas(self, session):
+        self._are_applied = True
         base = v1.train.latest_checkpoint(self._directory)
-        if base is not None:
-            self.saver.apply_deltas(session, base)
+        if base is None or not deltas(base):
+            return
+        name, found = self._step.op.name, session.run(self._step)
+        saved = tf.train.load_checkpoint(base).get_tensor(name)
+        if found != saved:
+            raise ValueError(
+                f"IncrementalSaverHook: expected a session that has restored {base} with {name} {saved}, which the deltas continue, found one "
+                f"with {name} {found}: give it checkpoint_dir={self._directory!r}"
+            )
+        self.saver.apply_deltas(session, base)
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
@@ -84,6 +96,12 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
         tf.io.gfile.makedirs(self._directory)
         if self._world is None:
             self._apply_deltas(session)
+        elif self._saves and not self._are_applied:
+            raise ValueError(
+                "IncrementalSaverHook: expected a session of tf.compat.v1.train.ChiefSessionCreator in a world of processes, found that of "
+                "another creator, after which all ranks would not have the values of the deltas"
+            )
+        self._are_applied = False
         step = session.run(self._step)
         self._full.update_last_triggered_step(step)
         self._incremental.update_last_triggered_step(step)
