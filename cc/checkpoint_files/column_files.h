@@ -3,11 +3,11 @@
 //
 //   <path>.keys  .frequencies  .versions           int64 [n]
 //   <path>.values                                  float32 [n, dim]
-//   <path>.slots                                   float32 [n, sum of the slots' dims], in the layout's order; if they are
-//   wanted <path>.counted_keys  .counted_frequencies      int64 [m]: keys that a filter counts
+//   <path>.slots                                   float32 [n, sum of the slots' dims], in the layout's order
+//   <path>.counted_keys  .counted_frequencies      int64 [m]: keys that a filter counts
 //
-// Without a header, in the machine's byte order. Entry i of each is of key i. The files are synced, except frequencies and
-// versions, from which the caller makes a file of its own. After an error the caller removes them.
+// Without a header, in the machine's byte order. Entry i of each is of key i. Slots are optional. The files are synced, except
+// frequencies and versions, from which the caller makes a file of its own. After an error the caller removes them.
 //
 // Not thread-safe.
 
