@@ -13,21 +13,19 @@ its occurrences, and every row given is updated: rows that a batch does not touc
 all given, by name, and rounded to float32 before use.
 """
 
-import collections
-
 import numpy as np
+
+from tf_multitier import engine
 
 F = np.float32
 
-Slot = collections.namedtuple("Slot", ["name", "per_row", "default_initial_value"])
-Rule = collections.namedtuple("Rule", ["name", "slots", "hyperparameters", "update"])
-
-RULES = {}
+RULES = engine.update_rules()
+_UPDATES = {}
 
 
-def _rule(name, slots, hyperparameters):
+def _rule(*names):
     def register(update):
-        RULES[name] = Rule(name, tuple(Slot(*s) for s in slots), tuple(hyperparameters), update)
+        _UPDATES.update(dict.fromkeys(names, update))
         return update
 
     return register
@@ -37,9 +35,7 @@ def make_slots(rule, n, dim, initial=None):
     """Fresh slots of n rows: {name: float32 [n, dim], or [n, 1] if per row}; `initial` overrides defaults by name."""
     initial = initial or {}
     return {
-        s.name: np.full(
-            (n, 1 if s.per_row else dim), initial.get(s.name, s.default_initial_value), F
-        )
+        s.name: np.full((n, 1 if s.per_row else dim), initial.get(s.name, s.initial_value), F)
         for s in RULES[rule].slots
     }
 
@@ -59,15 +55,15 @@ def apply_rule(rule, value, slots, grad, hyper):
         raise ValueError(f"{rule} takes {spec.hyperparameters}, found {tuple(hyper)}")
     assert value.dtype == F and grad.dtype == F and value.ndim == 2 and value.shape == grad.shape
     with np.errstate(all="ignore"):
-        spec.update(value, slots, grad, **{k: F(v) for k, v in hyper.items()})
+        _UPDATES[rule](value, slots, grad, **{k: F(v) for k, v in hyper.items()})
 
 
-@_rule("sgd", [], ["learning_rate"])
+@_rule("sgd")
 def _sgd(w, s, g, learning_rate):
     w -= g * learning_rate
 
 
-@_rule("momentum", [("momentum", False, 0.0)], ["learning_rate", "momentum", "use_nesterov"])
+@_rule("momentum")
 def _momentum(w, s, g, learning_rate, momentum, use_nesterov):
     a = s["momentum"]
     a[...] = a * momentum + g
@@ -85,24 +81,19 @@ def _adagrad_step(w, a, g, learning_rate):
         w -= (learning_rate * g) * (F(1) / np.sqrt(a))
 
 
-@_rule("adagrad", [("accumulator", False, 0.1)], ["learning_rate"])
+@_rule("adagrad")
 def _adagrad(w, s, g, learning_rate):
     _adagrad_step(w, s["accumulator"], g, learning_rate)
 
 
-@_rule("adagrad_epsilon", [("accumulator", False, 0.0)], ["learning_rate", "epsilon"])
+@_rule("adagrad_epsilon")
 def _adagrad_epsilon(w, s, g, learning_rate, epsilon):
     a = s["accumulator"]
     a += g * g
     w -= (learning_rate * g) / (np.sqrt(a) + epsilon)
 
 
-_DECAY_SLOTS = [("accumulator", False, 0.1), ("accumulator_decay_power", True, 0.0)]
-_DECAY_HYPER = ["learning_rate", "decay_count", "accumulator_decay_rate", "accumulator_baseline"]
-
-
-@_rule("adagrad_decay", _DECAY_SLOTS, _DECAY_HYPER)
-@_rule("adagrad_decay_v2", _DECAY_SLOTS, _DECAY_HYPER)
+@_rule("adagrad_decay", "adagrad_decay_v2")
 def _adagrad_decay(
     w, s, g, learning_rate, decay_count, accumulator_decay_rate, accumulator_baseline
 ):
@@ -113,10 +104,6 @@ def _adagrad_decay(
     a[...] = np.where(due, decayed, a)
     power[...] = np.where(due, power + F(1), power)
     _adagrad_step(w, a, g, learning_rate)
-
-
-_MOMENTS = [("m", False, 0.0), ("v", False, 0.0)]
-_ADAM_HYPER = ["learning_rate", "beta1", "beta2", "epsilon", "beta1_power", "beta2_power"]
 
 
 def _bias_corrected(learning_rate, beta1_power, beta2_power):
@@ -130,13 +117,13 @@ def _moments(s, g, beta1, beta2):
     return m, v
 
 
-@_rule("adam", _MOMENTS, _ADAM_HYPER)
+@_rule("adam")
 def _adam(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power):
     m, v = _moments(s, g, beta1, beta2)
     w -= (_bias_corrected(learning_rate, beta1_power, beta2_power) * m) / (np.sqrt(v) + epsilon)
 
 
-@_rule("adam_async", _MOMENTS, _ADAM_HYPER + ["apply_sparse_rmsprop"])
+@_rule("adam_async")
 def _adam_async(
     w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power, apply_sparse_rmsprop
 ):
@@ -149,7 +136,7 @@ def _adam_async(
     w -= m
 
 
-@_rule("adamw", _MOMENTS, _ADAM_HYPER + ["weight_decay"])
+@_rule("adamw")
 def _adamw(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power, weight_decay):
     m, v = _moments(s, g, beta1, beta2)
     w -= (m / (np.sqrt(v) + epsilon) + weight_decay * w) * _bias_corrected(
@@ -157,10 +144,7 @@ def _adamw(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_pow
     )
 
 
-_RMSPROP_HYPER = ["learning_rate", "decay", "momentum", "epsilon"]
-
-
-@_rule("rmsprop", [("rms", False, 1.0), ("momentum", False, 0.0)], _RMSPROP_HYPER)
+@_rule("rmsprop")
 def _rmsprop(w, s, g, learning_rate, decay, momentum, epsilon):
     ms, mom = s["rms"], s["momentum"]
     ms[...] = ms * decay + (g * g) * (F(1) - decay)
@@ -168,11 +152,7 @@ def _rmsprop(w, s, g, learning_rate, decay, momentum, epsilon):
     w -= mom
 
 
-@_rule(
-    "centered_rmsprop",
-    [("rms", False, 1.0), ("mg", False, 0.0), ("momentum", False, 0.0)],
-    _RMSPROP_HYPER,
-)
+@_rule("centered_rmsprop")
 def _centered_rmsprop(w, s, g, learning_rate, decay, momentum, epsilon):
     ms, mg, mom = s["rms"], s["mg"], s["momentum"]
     ms[...] = ms * decay + (g * g) * (F(1) - decay)
@@ -220,10 +200,7 @@ def power(x, p):
     return np.where(p == 0, F(1), result).astype(F)
 
 
-_FTRL_HYPER = ["learning_rate", "learning_rate_power", "l1", "l2", "l2_shrinkage"]
-
-
-@_rule("ftrl", [("accum", False, 0.1), ("linear", False, 0.0)], _FTRL_HYPER)
+@_rule("ftrl")
 def _ftrl(w, s, g, learning_rate, learning_rate_power, l1, l2, l2_shrinkage):
     accum, linear = s["accum"], s["linear"]
 
@@ -253,18 +230,14 @@ def row_sum(x):
     return lanes
 
 
-@_rule("rowwise_adagrad", [("accumulator", True, 0.0)], ["learning_rate", "epsilon"])
+@_rule("rowwise_adagrad")
 def _rowwise_adagrad(w, s, g, learning_rate, epsilon):
     a = s["accumulator"]
     a += row_sum(g * g) / F(w.shape[1])
     w -= (learning_rate / (np.sqrt(a) + epsilon)) * g
 
 
-@_rule(
-    "adadelta",
-    [("accum", False, 0.0), ("accum_update", False, 0.0)],
-    ["learning_rate", "rho", "epsilon"],
-)
+@_rule("adadelta")
 def _adadelta(w, s, g, learning_rate, rho, epsilon):
     accum, accum_update = s["accum"], s["accum_update"]
     accum[...] = accum * rho + (g * g) * (F(1) - rho)

@@ -41,8 +41,7 @@ class _RMSPropFromZero(v1.train.RMSPropOptimizer):
 
 @rules.register_rule(_RMSPropFromZero)
 def _rmsprop_from_zero(optimizer):
-    binding = rules._rmsprop(optimizer)
-    return binding._replace(slots=[slot._replace(initial_value=0.0) for slot in binding.slots])
+    return rules.bound(rules._rmsprop(optimizer).rule, rms=0.0)
 
 
 class AdagradWithEpsilon(v1.train.AdagradOptimizer):
@@ -51,9 +50,8 @@ class AdagradWithEpsilon(v1.train.AdagradOptimizer):
 
 @rules.register_rule(AdagradWithEpsilon)
 def _adagrad_with_epsilon(optimizer):
-    binding = rules._adagrad(optimizer)
-    hyper = lambda o, v: [*binding.hyper(o, v), 1e-8]
-    return rules.Binding("adagrad_epsilon", binding.slots, hyper)
+    slots, hyper = rules._adagrad(optimizer)[1:]
+    return rules.Binding("adagrad_epsilon", slots, lambda o, v: [*hyper(o, v), 1e-8])
 
 
 # {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters.

@@ -33,6 +33,7 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import gradient_pairs
 from tf_multitier import group_updates
+from tf_multitier import rules
 from tf_multitier import strategies
 from tf_multitier import updates
 
@@ -71,6 +72,14 @@ def _scalar(value, name):
     return tf.Variable(number, trainable=False, dtype=tf.float32, name=name)
 
 
+def _at_least_0(initial_accumulator_value):
+    if not initial_accumulator_value >= 0:
+        raise ValueError(
+            f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
+        )
+    return float(initial_accumulator_value)
+
+
 def _takes_a_step(function):
     """Whether a callable takes the step, as a schedule does."""
     try:
@@ -91,15 +100,13 @@ _RATE, _RATE_OF_SGD = _Default(0.001), _Default(0.01)  # those of tf.keras.optim
 
 
 class RowOptimizer(tf.Module):
-    """Base class. A subclass names a rule of the engine, its slots and its hyperparameters.
+    """Base class. A subclass names a rule of the engine, and passes the rule's hyperparameters in its order.
 
     Threads: steps may run at the same time in several threads. Each counts as one of `iterations`.
     """
 
     # Name of the engine's rule.
     _RULE = ""
-    # (initial value, whether the slot has one element per row), in the rule's order.
-    _SLOTS: tuple = ()
     # Name of the v1 optimizer, which gives the columns their names.
     _V1_NAME = ""
 
@@ -198,12 +205,18 @@ class RowOptimizer(tf.Module):
     def _columns(self, variable):
         """(names, dims, initial values) of the slots of a variable."""
         base = f"{variable.variable_name}/{self._column_name}"
-        names = [base + (f"_{i}" if i else "") for i in range(len(self._SLOTS))]
-        dims = [1 if per_row else variable.embedding_dim for _, per_row in self._SLOTS]
-        return names, dims, self._initial_values()
+        slots = self._slots()
+        names = [base + (f"_{i}" if i else "") for i in range(len(slots))]
+        dims = [1 if slot.per_row else variable.embedding_dim for slot in slots]
+        return names, dims, [slot.initial_value for slot in slots]
+
+    def _slots(self):
+        """The slots of the rule."""
+        return rules.slots_of(self._RULE, self._initial_values())
 
     def _initial_values(self):
-        return [value for value, _ in self._SLOTS]
+        """{slot: initial value} of the slots that begin otherwise than the engine says."""
+        return {}
 
     def build(self, variables: typing.Any) -> None:
         """Adds the slots of this optimizer to the rows of variables; the first update would. Slots that they have stay as they are.
@@ -281,7 +294,7 @@ class SGD(RowOptimizer):
 class Momentum(RowOptimizer):
     """m = momentum * m + g; w -= learning_rate * m. See tf.keras.optimizers.SGD with momentum."""
 
-    _RULE, _V1_NAME, _SLOTS = "momentum", "Momentum", ((0.0, False),)
+    _RULE, _V1_NAME = "momentum", "Momentum"
 
     def __init__(
         self,
@@ -304,7 +317,7 @@ class Adagrad(RowOptimizer):
     the root. Without one, initial_accumulator_value must be above 0.
     """
 
-    _V1_NAME, _SLOTS = "Adagrad", ((0.1, False),)
+    _V1_NAME = "Adagrad"
 
     def __init__(
         self,
@@ -319,14 +332,14 @@ class Adagrad(RowOptimizer):
         else:
             super().__init__(learning_rate, name, epsilon=epsilon)
             self._RULE = "adagrad_epsilon"
-        first = initial_accumulator_value
-        if not (first > 0 if epsilon is None else first >= 0):
-            expected = "more than 0 without an epsilon" if epsilon is None else "at least 0"
-            raise ValueError(f"initial_accumulator_value: expected {expected}, found {first}")
-        self.initial_accumulator_value = float(initial_accumulator_value)
+        if epsilon is None and not initial_accumulator_value > 0:
+            raise ValueError(
+                f"initial_accumulator_value: expected more than 0 without an epsilon, found {initial_accumulator_value}"
+            )
+        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
 
     def _initial_values(self):
-        return [self.initial_accumulator_value]
+        return {"accumulator": self.initial_accumulator_value}
 
 
 class RowwiseAdagrad(RowOptimizer):
@@ -336,7 +349,6 @@ class RowwiseAdagrad(RowOptimizer):
     """
 
     _RULE, _V1_NAME = "rowwise_adagrad", "RowwiseAdagrad"
-    _SLOTS = ((0.0, True),)
 
     def __init__(
         self,
@@ -346,21 +358,16 @@ class RowwiseAdagrad(RowOptimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name, epsilon=epsilon)
-        if not initial_accumulator_value >= 0:
-            raise ValueError(
-                f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
-            )
-        self.initial_accumulator_value = float(initial_accumulator_value)
+        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
 
     def _initial_values(self):
-        return [self.initial_accumulator_value]
+        return {"accumulator": self.initial_accumulator_value}
 
 
 class Adam(RowOptimizer):
     """Adam. A row's moments change in steps that have a gradient for it only. See tf.keras.optimizers.Adam; without amsgrad."""
 
     _RULE, _V1_NAME = "adam", "Adam"
-    _SLOTS = ((0.0, False), (0.0, False))
 
     def __init__(
         self,
@@ -432,14 +439,15 @@ class RMSprop(RowOptimizer):
         super().__init__(learning_rate, name, rho=rho, momentum=momentum, epsilon=epsilon)
         self.centered = bool(centered)
         self._RULE = "centered_rmsprop" if centered else "rmsprop"
-        self._SLOTS = ((0.0, False),) * (3 if centered else 2)
+
+    def _initial_values(self):
+        return {"rms": 0.0}  # 1.0 is that of v1
 
 
 class Ftrl(RowOptimizer):
     """FTRL-Proximal. See tf.keras.optimizers.Ftrl."""
 
     _RULE, _V1_NAME = "ftrl", "Ftrl"
-    _SLOTS = ((0.1, False), (0.0, False))
 
     def __init__(
         self,
@@ -460,16 +468,12 @@ class Ftrl(RowOptimizer):
             l2_regularization_strength=l2_regularization_strength,
             l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
         )
-        if not initial_accumulator_value >= 0:
-            raise ValueError(
-                f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
-            )
-        self.initial_accumulator_value = float(initial_accumulator_value)
+        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
         with tf.init_scope():
             self.beta = _scalar(beta, "beta")
 
     def _initial_values(self):
-        return [self.initial_accumulator_value, 0.0]
+        return {"accum": self.initial_accumulator_value}
 
     def _hyper(self, learning_rate):
         rate, power, l1, l2, shrinkage = super()._hyper(learning_rate)
@@ -480,7 +484,6 @@ class Adadelta(RowOptimizer):
     """Adadelta. See tf.keras.optimizers.Adadelta."""
 
     _RULE, _V1_NAME = "adadelta", "Adadelta"
-    _SLOTS = ((0.0, False), (0.0, False))
 
     def __init__(
         self,

@@ -1,25 +1,24 @@
 """Maps an optimizer class to an update rule of the engine, with its slots and hyperparameters.
 
-Slots and hyperparameters are those of `cc/optimizer/<rule>.cc`, in the same order. The optimizer is read after its `_create_slots`
-and `_prepare` ran. So hyperparameters are tensors, including learning-rate schedules and beta powers.
+Names, slots and the order of hyperparameters are those of the engine's registry (cc/optimizer). The optimizer is read after its
+`_create_slots` and `_prepare` ran. So hyperparameters are tensors, including learning-rate schedules and beta powers.
 """
 
 import collections
 
 import tensorflow as tf
 
+from tf_multitier.engine.rules import update_rules
 from tf_multitier.tensorflow_internals import optimizer_setting
 from tf_multitier.tensorflow_internals import optimizer_tensors
 
 # The rule of one optimizer instance.
 #   rule: name of the engine's rule.
-#   slots: list of RowSlot, in the rule's order.
+#   slots: list of engine.rules.Slot, in the rule's order.
 #   hyper: function of (optimizer, variable) that returns the hyperparameters in the rule's order, as tensors or numbers.
 Binding = collections.namedtuple("Binding", ["rule", "slots", "hyper"])
 
-# A slot column: its name for `get_slot`, whether it has one element per row, and its initial value.
-RowSlot = collections.namedtuple("RowSlot", ["name", "per_row", "initial_value"])
-
+_RULES = update_rules()
 _BINDERS: dict = {}  # optimizer class -> function from an optimizer to its Binding
 
 _OVERRIDES = (
@@ -73,8 +72,18 @@ def binding_of(optimizer, variable):
     return binding
 
 
-def _slot(name, initial_value=0.0, per_row=False):
-    return RowSlot(name, per_row, float(initial_value))
+def slots_of(rule, initial_values):
+    """The slots of a rule. initial_values: {slot: initial value}, of those that begin otherwise than the engine says."""
+    return [
+        slot._replace(initial_value=float(initial_values.get(slot.name, slot.initial_value)))
+        for slot in _RULES[rule].slots
+    ]
+
+
+def bound(rule, hyper=None, **initial_values):
+    """The Binding of a rule. hyper: None for a rule whose hyperparameters an optimizer of TensorFlow has as tensors."""
+    hyper = hyper or (lambda o, v: optimizer_tensors(o, rule))
+    return Binding(rule, slots_of(rule, initial_values), hyper)
 
 
 _v1 = tf.compat.v1.train
@@ -82,59 +91,35 @@ _v1 = tf.compat.v1.train
 
 @register_rule(_v1.GradientDescentOptimizer)
 def _gradient_descent(opt):
-    return Binding("sgd", [], lambda o, v: optimizer_tensors(o, "sgd"))
+    return bound("sgd")
 
 
 @register_rule(_v1.MomentumOptimizer)
 def _momentum(opt):
-    return Binding(
-        "momentum",
-        [_slot("momentum")],
-        lambda o, v: (
-            optimizer_tensors(o, "momentum")
-            + [1.0 if optimizer_setting(o, "use_nesterov") else 0.0]
-        ),
-    )
+    nesterov = 1.0 if optimizer_setting(opt, "use_nesterov") else 0.0
+    return bound("momentum", lambda o, v: [*optimizer_tensors(o, "momentum"), nesterov])
 
 
 @register_rule(_v1.AdagradOptimizer)
 def _adagrad(opt):
-    return Binding(
-        "adagrad",
-        [_slot("accumulator", optimizer_setting(opt, "initial_accumulator_value"))],
-        lambda o, v: optimizer_tensors(o, "adagrad"),
-    )
+    return bound("adagrad", accumulator=optimizer_setting(opt, "initial_accumulator_value"))
 
 
 @register_rule(_v1.AdamOptimizer)
 def _adam(opt):
-    return Binding("adam", [_slot("m"), _slot("v")], lambda o, v: optimizer_tensors(o, "adam"))
+    return bound("adam")
 
 
 @register_rule(_v1.RMSPropOptimizer)
 def _rmsprop(opt):
-    centered = optimizer_setting(opt, "centered")
-    slots = [_slot("rms", 1.0)] + ([_slot("mg")] if centered else []) + [_slot("momentum")]
-    return Binding(
-        "centered_rmsprop" if centered else "rmsprop",
-        slots,
-        lambda o, v: optimizer_tensors(o, "rmsprop"),
-    )
+    return bound("centered_rmsprop" if optimizer_setting(opt, "centered") else "rmsprop")
 
 
 @register_rule(_v1.FtrlOptimizer)
 def _ftrl(opt):
-    return Binding(
-        "ftrl",
-        [_slot("accum", optimizer_setting(opt, "initial_accumulator_value")), _slot("linear")],
-        lambda o, v: optimizer_tensors(o, "ftrl"),
-    )
+    return bound("ftrl", accum=optimizer_setting(opt, "initial_accumulator_value"))
 
 
 @register_rule(_v1.AdadeltaOptimizer)
 def _adadelta(opt):
-    return Binding(
-        "adadelta",
-        [_slot("accum"), _slot("accum_update")],
-        lambda o, v: optimizer_tensors(o, "adadelta"),
-    )
+    return bound("adadelta")

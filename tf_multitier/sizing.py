@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_multitier import options
 from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.engine.rules import update_rules
 from tf_multitier.option_values import did_you_mean
 from tf_multitier.optimizers import RowOptimizer
 from tf_multitier.storage_option import check_storage_available
@@ -321,18 +322,14 @@ def _slots_of(optimizer):
     if isinstance(optimizer, (list, tuple)):
         return [slot for one in optimizer for slot in _slots_of(one)]
     if isinstance(optimizer, str):
-        from tf_multitier import (
-            engine,
-        )  # imported here because it loads a library that nothing else needs
-
-        known = engine.update_rules()
+        known = update_rules()
         if optimizer not in known:
             raise ValueError(
                 f"optimizer: expected one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}{did_you_mean(optimizer, known)}"
             )
-        return [per_row for _, per_row, _ in known[optimizer].slots]
+        return [slot.per_row for slot in known[optimizer].slots]
     if isinstance(optimizer, RowOptimizer):
-        return [per_row for _, per_row in optimizer._SLOTS]
+        return [slot.per_row for slot in optimizer._slots()]
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise TypeError(
             f"optimizer: expected the name of an update rule, an optimizer, None or a list of them; found {optimizer!r}"

@@ -186,6 +186,7 @@ _TENSORS = {
     ],
     "adadelta": ["_lr_t", "_rho_t", "_epsilon_t"],
 }
+_TENSORS["centered_rmsprop"] = _TENSORS["rmsprop"]
 
 
 def optimizer_tensors(its_optimizer, rule):

@@ -26,13 +26,14 @@ class StaticTables(tf.Module):
         self.states = {
             name: [
                 tf.Variable(
-                    tf.fill([variable.shape[0], 1 if per_row else variable.shape[1]], initial),
+                    tf.fill(
+                        [variable.shape[0], 1 if slot.per_row else variable.shape[1]],
+                        slot.initial_value,
+                    ),
                     trainable=False,
                     name=f"{name}/state_{i}",
                 )
-                for i, (initial, (_, per_row)) in enumerate(
-                    zip(optimizer._initial_values(), optimizer._SLOTS)
-                )
+                for i, slot in enumerate(optimizer._slots())
             ]
             for name, variable in variables.items()
         }

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import typing
 
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.option_values import did_you_mean
+
+
+class Slot(typing.NamedTuple):
+    """A column of the rows that a rule needs: one element if `per_row`, else `dim`."""
+
+    name: str
+    per_row: bool
+    initial_value: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Rule:
 def update_rules() -> dict:
     """All update rules of the engine: a dict from name to `Rule`."""
     return {
-        name: Rule(name, tuple(entry["slots"]), tuple(entry["hyperparameters"]))
+        name: Rule(name, tuple(Slot(*s) for s in entry["slots"]), tuple(entry["hyperparameters"]))
         for name, entry in _engine.update_rules().items()
     }
 

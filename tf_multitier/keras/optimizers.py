@@ -6,6 +6,7 @@ the others, and passes them to the row optimizer of the same rule with the same 
 
 from __future__ import annotations
 
+import inspect
 import typing
 
 import keras
@@ -155,25 +156,10 @@ def _norms_in_world(grads, wholes):
     return dict(zip(divided, tf.unstack(tf.sqrt(sums))))
 
 
-_RULES = {
-    "SGD": ("SGD", ()),
-    "Adagrad": ("Adagrad", ("initial_accumulator_value",)),
-    "Adam": ("Adam", ("beta_1", "beta_2", "epsilon")),
-    "AdamW": ("AdamW", ("weight_decay", "beta_1", "beta_2", "epsilon")),
-    "RMSprop": ("RMSprop", ("rho", "momentum", "epsilon", "centered")),
-    "Ftrl": (
-        "Ftrl",
-        (
-            "learning_rate_power",
-            "initial_accumulator_value",
-            "l1_regularization_strength",
-            "l2_regularization_strength",
-            "l2_shrinkage_regularization_strength",
-            "beta",
-        ),
-    ),
-    "Adadelta": ("Adadelta", ("rho", "epsilon")),
-}
+# The classes that both have, and the arguments of ours that do not mean what Keras means by their names.
+_RULES = sorted(name for name in row_optimizers.__all__ if hasattr(keras.optimizers, name))
+_OURS_ALONE = {"self", "learning_rate", "name"}
+_OURS_ALONE_IN = {"Adagrad": {"epsilon"}}
 
 
 def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
@@ -189,11 +175,15 @@ def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
         raise NotImplementedError(
             f"with_rows: weight_decay of {kind}: expected none, found {config['weight_decay']}: use AdamW"
         )
-    ours, names = _RULES[rule]
-    if ours == "SGD" and config.get("momentum"):
-        ours, names = "Momentum", ("momentum", "nesterov")
-    arguments = {name: config[name] for name in names}
-    return getattr(row_optimizers, ours)(lambda: optimizer.learning_rate, **arguments)
+    its_class = getattr(
+        row_optimizers, "Momentum" if rule == "SGD" and config.get("momentum") else rule
+    )
+    names = (
+        set(inspect.signature(its_class.__init__).parameters)
+        - _OURS_ALONE
+        - _OURS_ALONE_IN.get(rule, set())
+    )
+    return its_class(lambda: optimizer.learning_rate, **{name: config[name] for name in names})
 
 
 def _derived(name):
@@ -224,7 +214,7 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
     name = type(optimizer).__name__
     if not has_rule(optimizer):
         raise NotImplementedError(
-            f"with_rows has no rule for {name}; supported: {', '.join(sorted(_RULES))}"
+            f"with_rows has no rule for {name}; supported: {', '.join(_RULES)}"
         )
     return remade(optimizer, _CLASSES[name])
 

@@ -32,7 +32,6 @@ class AdagradDecayOptimizer(V1RowOptimizer):
     """
 
     _RULE = "adagrad_decay"
-    _SLOTS = (("accumulator", False), ("accumulator_decay_power", True))
 
     def __init__(
         self,
@@ -65,8 +64,16 @@ class AdagradDecayOptimizer(V1RowOptimizer):
         self._accumulator_decay_step = accumulator_decay_step
         self._accumulator_decay_rate = accumulator_decay_rate
 
-    def _slot_initial_value(self, name):
-        return self._initial_accumulator_value if name == "accumulator" else 0.0
+    def _initial_values(self):
+        return {"accumulator": self._initial_accumulator_value}
+
+    def hyperparameters(self, var: typing.Any) -> list:
+        return [
+            self._learning_rate_tensor,
+            self._decay_count,
+            self._accumulator_decay_rate,
+            self._initial_accumulator_value,
+        ]
 
     def _prepare(self):
         self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
@@ -121,20 +128,5 @@ class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
         )
 
 
-@rules.register_rule(AdagradDecayOptimizer)
-@rules.register_rule(AdagradDecayOptimizerV2)
-def _binding(opt):
-    slots = [
-        rules.RowSlot("accumulator", False, float(opt._initial_accumulator_value)),
-        rules.RowSlot("accumulator_decay_power", True, 0.0),
-    ]
-    return rules.Binding(
-        opt._RULE,
-        slots,
-        lambda o, v: [
-            o._learning_rate_tensor,
-            o._decay_count,
-            o._accumulator_decay_rate,
-            o._initial_accumulator_value,
-        ],
-    )
+rules.register_rule(AdagradDecayOptimizer)(AdagradDecayOptimizer._binding)
+rules.register_rule(AdagradDecayOptimizerV2)(AdagradDecayOptimizerV2._binding)

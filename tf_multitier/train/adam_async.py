@@ -25,7 +25,7 @@ class AdamAsyncOptimizer(V1RowOptimizer):
       name: name of the optimizer, used for its slots.
     """
 
-    _SLOTS = (("m", False), ("v", False))
+    _RULE = "adam_async"
 
     def __init__(
         self,
@@ -68,7 +68,6 @@ class AdamAsyncOptimizer(V1RowOptimizer):
         self._trained = []
 
     def hyperparameters(self, var: typing.Any) -> list:
-        """The hyperparameters of the engine's rule for an embedding variable: a list of scalars."""
         self._trained.append(var)
         order = ("learning_rate", "beta1", "beta2", "epsilon")
         return [
@@ -114,7 +113,4 @@ class AdamAsyncOptimizer(V1RowOptimizer):
         return tf.group(*update_ops, *advances, name=name_scope)
 
 
-@rules.register_rule(AdamAsyncOptimizer)
-def _binding(opt):
-    slots = [rules.RowSlot("m", False, 0.0), rules.RowSlot("v", False, 0.0)]
-    return rules.Binding("adam_async", slots, lambda o, v: o.hyperparameters(v))
+rules.register_rule(AdamAsyncOptimizer)(AdamAsyncOptimizer._binding)

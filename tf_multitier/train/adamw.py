@@ -43,7 +43,7 @@ class AdamWOptimizer(V1RowOptimizer):
       ValueError: weight_decay is negative.
     """
 
-    _SLOTS = (("m", False), ("v", False))
+    _RULE = "adamw"
 
     def __init__(
         self,
@@ -136,6 +136,14 @@ class AdamWOptimizer(V1RowOptimizer):
             name: self._call_or_tensor(value, name) for name, value in self._given.items()
         }
 
+    def hyperparameters(self, var: typing.Any) -> list:
+        order = ("learning_rate", "beta1", "beta2", "epsilon")
+        return [
+            *[self._tensors[name] for name in order],
+            *self._beta_powers(),
+            self.weight_decay_of(var),
+        ]
+
     def _update_rows(self, var, value, slots, grad):
         t = {name: tf.cast(tensor, grad.dtype) for name, tensor in self._tensors.items()}
         power1, power2 = (tf.cast(p, grad.dtype) for p in self._beta_powers())
@@ -157,12 +165,4 @@ class AdamWOptimizer(V1RowOptimizer):
         return tf.group(*update_ops, *updates, name=name_scope)
 
 
-@rules.register_rule(AdamWOptimizer)
-def _binding(opt):
-    order = ("learning_rate", "beta1", "beta2", "epsilon")
-    slots = [rules.RowSlot("m", False, 0.0), rules.RowSlot("v", False, 0.0)]
-    return rules.Binding(
-        "adamw",
-        slots,
-        lambda o, v: [*[o._tensors[n] for n in order], *o._beta_powers(), o.weight_decay_of(v)],
-    )
+rules.register_rule(AdamWOptimizer)(AdamWOptimizer._binding)

@@ -27,7 +27,7 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
       ValueError: a value is out of range.
     """
 
-    _SLOTS = (("accumulator", True),)
+    _RULE = "rowwise_adagrad"
 
     def __init__(
         self,
@@ -48,8 +48,11 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
         self._epsilon = epsilon
         self._initial_accumulator_value = initial_accumulator_value
 
-    def _slot_initial_value(self, name):
-        return self._initial_accumulator_value
+    def _initial_values(self):
+        return {"accumulator": self._initial_accumulator_value}
+
+    def hyperparameters(self, var: typing.Any) -> list:
+        return [self._learning_rate_tensor, self._epsilon]
 
     def _prepare(self):
         self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
@@ -64,9 +67,4 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
         return value, {"accumulator": accumulator}
 
 
-@rules.register_rule(RowwiseAdagradOptimizer)
-def _binding(opt):
-    slots = [rules.RowSlot("accumulator", True, float(opt._initial_accumulator_value))]
-    return rules.Binding(
-        "rowwise_adagrad", slots, lambda o, v: [o._learning_rate_tensor, o._epsilon]
-    )
+rules.register_rule(RowwiseAdagradOptimizer)(RowwiseAdagradOptimizer._binding)

@@ -1,11 +1,14 @@
 """V1RowOptimizer: a v1 optimizer that is defined by one function of a batch of rows.
 
-A subclass names its slots and computes new rows. The base class applies this to dense and sparse gradients of reference and
-resource variables. Embedding variables do not use it: their rule runs in the engine (rules.py).
+A subclass names its rule, whose slots it has, and computes new rows. The base class applies this to dense and sparse gradients of
+reference and resource variables. Embedding variables do not use it: their rule runs in the engine (rules.py).
 """
+
+import typing
 
 import tensorflow as tf
 
+from tf_multitier import rules
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import resource_variable_ops
 
@@ -17,12 +20,20 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
     of its rows once, with the sum of that row's gradients. Other rows keep their value and slots.
     """
 
-    # (slot name, whether it has one element per row), in the order of the engine's rule.
-    _SLOTS: tuple[tuple[str, bool], ...] = ()
+    # Name of the engine's rule.
+    _RULE = ""
 
-    def _slot_initial_value(self, name):
-        """The initial value of every element of a slot."""
-        return 0.0
+    def _binding(self):
+        """The rules.Binding of this optimizer."""
+        return rules.bound(self._RULE, lambda o, v: o.hyperparameters(v), **self._initial_values())
+
+    def hyperparameters(self, var: typing.Any) -> list:
+        """The hyperparameters of the rule for an embedding variable, in its order: tensors or numbers."""
+        raise NotImplementedError
+
+    def _initial_values(self):
+        """{slot: initial value} of the slots that begin otherwise than the engine says."""
+        return {}
 
     def _update_rows(self, var, value, slots, grad):
         """Computes new values and slots of some rows.
@@ -46,12 +57,12 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
     def _create_slots(self, var_list):
         for var in var_list:
             shape = tf.TensorShape(var.shape)
-            for name, per_row in self._SLOTS:
+            for name, per_row, initial_value in self._binding().slots:
                 slot_shape = shape
                 if per_row and shape.rank > 1:
                     slot_shape = tf.TensorShape([shape[0]] + [1] * (shape.rank - 1))
                 initializer = tf.compat.v1.constant_initializer(
-                    self._slot_initial_value(name), dtype=var.dtype.base_dtype
+                    initial_value, dtype=var.dtype.base_dtype
                 )
                 slot = self._get_or_make_slot_with_initializer(
                     var, initializer, slot_shape, var.dtype.base_dtype, name, self._name
@@ -60,7 +71,7 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
                     _save_as_row_slot(slot, var)
 
     def _slots_of(self, var):
-        return {name: self.get_slot(var, name) for name, _ in self._SLOTS}
+        return {slot.name: self.get_slot(var, slot.name) for slot in self._binding().slots}
 
     def _dense(self, grad, var):
         slots = self._slots_of(var)
