@@ -1,7 +1,6 @@
 """Embeddings of tf_multitier.one_embedding for tests, and what NumPy says of their training."""
 
 import numpy as np
-import reference_rules
 import tensorflow as tf
 
 from tf_multitier import one_embedding
@@ -50,34 +49,6 @@ def embedding(path, tables=None, dim=4, name="e", store=None, **kwargs):
     store = device_store(path) if store is None else store
     arguments = {"dtype": tf.float32, "key_type": tf.int64, **kwargs}
     return kind(name, dim, tables=tables, store_options=store, **arguments)
-
-
-class Reference:
-    """Dense NumPy rows {id: value and states} trained by one rule of reference_rules.py."""
-
-    def __init__(self, rule, rows, hyper, initial=None):
-        """rows: {id: its initial value}. hyper: function of the number of the step, from 0, that gives the hyperparameters."""
-        self.rule, self.hyper, self.steps, self.counts = rule, hyper, 0, {}
-        self.rows = {key: np.array(row, F) for key, row in rows.items()}
-        self.states = {
-            key: reference_rules.make_slots(rule, 1, len(row), initial) for key, row in rows.items()
-        }
-
-    def train(self, ids, gradients):
-        """One step. ids: any shape; gradients: ids.shape + [dim]."""
-        summed: dict = {}
-        for key, gradient in zip(
-            np.ravel(ids).tolist(), gradients.reshape(-1, gradients.shape[-1])
-        ):
-            summed[key] = summed[key] + gradient if key in summed else np.array(gradient, F)
-            self.counts[key] = self.counts.get(key, 0) + 1
-        for key, gradient in summed.items():
-            row = self.rows[key][None]
-            reference_rules.apply_rule(
-                self.rule, row, self.states[key], gradient[None], self.hyper(self.steps)
-            )
-            self.rows[key] = row[0]
-        self.steps += 1
 
 
 def table_rows(made):

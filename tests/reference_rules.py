@@ -58,6 +58,30 @@ def apply_rule(rule, value, slots, grad, hyper):
         _UPDATES[rule](value, slots, grad, **{k: F(v) for k, v in hyper.items()})
 
 
+class Rows:
+    """Rows {id: value and states} trained by one rule."""
+
+    def __init__(self, rule, rows, hyper, initial=None):
+        """rows: {id: its initial value}. hyper: function of the number of the step, from 0, that gives the hyperparameters."""
+        self.rule, self.hyper, self.steps, self.counts = rule, hyper, 0, {}
+        self.rows = {key: np.array(row, F) for key, row in rows.items()}
+        self.states = {key: make_slots(rule, 1, len(row), initial) for key, row in rows.items()}
+
+    def train(self, ids, gradients):
+        """One step. ids: any shape; gradients: ids.shape + [dim]. Gradients of one id are added in order of occurrence."""
+        summed: dict = {}
+        for key, gradient in zip(
+            np.ravel(ids).tolist(), gradients.reshape(-1, gradients.shape[-1])
+        ):
+            summed[key] = summed[key] + gradient if key in summed else np.array(gradient, F)
+            self.counts[key] = self.counts.get(key, 0) + 1
+        for key, gradient in summed.items():
+            row = self.rows[key][None]
+            apply_rule(self.rule, row, self.states[key], gradient[None], self.hyper(self.steps))
+            self.rows[key] = row[0]
+        self.steps += 1
+
+
 @_rule("sgd")
 def _sgd(w, s, g, learning_rate):
     w -= g * learning_rate

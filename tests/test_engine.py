@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+import reference_rules
 
 from tf_multitier import engine
 
@@ -183,19 +184,13 @@ def test_counts_go_to_the_frequency_and_step_to_the_version():
 
 def test_adagrad_equals_numpy():
     table = uniform_table()
-    value = table.lookup([9])[0]
-    accumulator = np.full(4, engine.update_rules()["adagrad"].slots[0][2], np.float32)
-    grad = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
-    hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.0)
-    hyper["learning_rate"] = 0.1
+    value, slots = table.lookup([9]), reference_rules.make_slots("adagrad", 1, 4)
+    grad, hyper = np.array([[0.5, -1.0, 2.0, 0.0]], np.float32), {"learning_rate": 0.1}
     for _ in range(3):
-        table.apply("adagrad", [9], [grad], hyper=hyper)
-        accumulator += grad * grad
-        value = value - np.float32(0.1) * grad / np.sqrt(accumulator)
-    np.testing.assert_allclose(table.lookup([9])[0], value, rtol=1e-6)
-    np.testing.assert_array_equal(
-        table.export().column(engine.update_rules()["adagrad"].slots[0][0])[0], accumulator
-    )
+        table.apply("adagrad", [9], grad, hyper=hyper)
+        reference_rules.apply_rule("adagrad", value, slots, grad, hyper)
+    np.testing.assert_array_equal(table.lookup([9]), value)
+    np.testing.assert_array_equal(table.export().column("accumulator"), slots["accumulator"])
 
 
 def test_update_rules_are_listed_with_slots_and_hyperparameters():

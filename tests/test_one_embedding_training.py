@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import reference_rules
 import tensorflow as tf
 import worlds
 from one_embedding_util import F
-from one_embedding_util import Reference
 from one_embedding_util import device_store
 from one_embedding_util import embedding
 from one_embedding_util import ssd_store
@@ -131,7 +131,7 @@ def test_rows_are_those_of_dense_tables(kind, tables, dim, rule, store, tmp_path
         read = lambda ids: made(tf.transpose(ids), training=False)
         first = np.swapaxes(world.run(read, all_ids), 0, 1)
         rows = dict(zip(all_ids.ravel().tolist(), first.reshape(-1, first.shape[-1])))
-        reference = Reference(rule, rows, RULES[rule][1])
+        reference = reference_rules.Rows(rule, rows, RULES[rule][1])
         for _ in range(STEPS):
             ids = np.arange(tables) * 1000 + rng.integers(0, IDS, (BATCH, tables))
             weights = rng.normal(size=(BATCH, tables, np.sum(dim))).astype(F)
@@ -183,7 +183,7 @@ def test_several_calls_a_step_update_each_key_once(tmp_path):
         gradients = tape.gradient(loss, made.parameters())
         optimizer.apply_gradients(zip(gradients, made.parameters()))
 
-    reference = Reference("adagrad", {5: row[0]}, RULES["adagrad"][1])
+    reference = reference_rules.Rows("adagrad", {5: row[0]}, RULES["adagrad"][1])
     for _ in range(3):
         step()
         reference.train([5], np.full((1, 4), 4, F))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import reference_rules
 import tensorflow as tf
 
 import tf_multitier
@@ -309,16 +310,16 @@ def test_an_accumulator_that_begins_at_0_has_an_epsilon(dtype):
     optimizer = optimizers.Adagrad(0.1, 0.0, epsilon=1e-3)
     assert optimizers.Adagrad.from_config(optimizer.get_config()).get_config()["epsilon"] == f(1e-3)
     row = tf.nn.embedding_lookup(ev, [1]).numpy().astype(f)
-    accumulator = np.zeros_like(row)
+    slots = reference_rules.make_slots("adagrad_epsilon", 1, 5)
     for grad in ([[0, 1e-30, 1e-3, 1, -2]], [[0, 0, 0, 0, 0]], [[3, 2, 1, 1, 1]]):
         grad = np.array(grad, f).astype(dtype.as_numpy_dtype)
         optimizer.apply_gradients([(tf.IndexedSlices(grad, tf.constant([1], tf.int64)), ev)])
-        accumulator += grad.astype(f) * grad.astype(f)
-        row -= f(0.1) * grad.astype(f) / (np.sqrt(accumulator) + f(1e-3))
+        hyper = {"learning_rate": 0.1, "epsilon": 1e-3}
+        reference_rules.apply_rule("adagrad_epsilon", row, slots, grad.astype(f), hyper)
         row = row.astype(dtype.as_numpy_dtype).astype(f)
         same_bits(tf.nn.embedding_lookup(ev, [1]).numpy().astype(f), row)
     [found] = ev.rows(columns=["value", "ev/Adagrad"])
-    same_bits(found.columns["ev/Adagrad"], accumulator)
+    same_bits(found.columns["ev/Adagrad"], slots["accumulator"])
 
 
 def test_bad_hyperparameters_are_refused():

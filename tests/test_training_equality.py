@@ -176,29 +176,9 @@ CASES = {
 }
 
 
-class Reference:
-    """One table trained by the NumPy rules."""
-
-    def __init__(self, case, initial):
-        self.case = case
-        self.value = initial.copy()
-        self.slots = reference_rules.make_slots(
-            case.rule, len(initial), initial.shape[1], case.slots
-        )
-
-    def step(self, number, ids, grads):
-        """Updates each distinct id once with the sum of its gradients, added in order of occurrence."""
-        sums = collections.OrderedDict()
-        for key, grad in zip(ids.tolist(), grads):
-            sums[key] = sums[key] + grad if key in sums else grad
-        rows = np.array(list(sums))
-        value, slots = self.value[rows], {n: s[rows] for n, s in self.slots.items()}
-        reference_rules.apply_rule(
-            self.case.rule, value, slots, np.stack(list(sums.values())), self.case.hyper(number)
-        )
-        self.value[rows] = value
-        for name, slot in slots.items():
-            self.slots[name][rows] = slot
+def reference_of(case, initial):
+    """Rows 0 .. n - 1 that begin with `initial` [n, dim], trained by the NumPy rule."""
+    return reference_rules.Rows(case.rule, dict(enumerate(initial)), case.hyper, case.slots)
 
 
 def _batches(rng, dim, every_row):
@@ -253,15 +233,19 @@ def _train(case, dim, sparse, every_row):
             ours, parted = session.run(reads[1:])
             np.testing.assert_array_equal(ours, parted)
             session.run(v1.global_variables_initializer(), {initial_value: ours})
-            references = [Reference(case, x) for x in (ours, parted)]
+            references = [reference_of(case, x) for x in (ours, parted)]
             largest = np.abs(ours).max()
-            for number, (batch, target) in enumerate(_batches(rng, dim, every_row)):
+            for batch, target in _batches(rng, dim, every_row):
                 session.run(train_op, {ids: batch, targets: target})
                 factor = (1 + np.arange(len(batch)) % 2).astype(F)[:, None] if sparse else F(1)
                 grads = np.repeat(target[::2], 2, axis=0) * factor if sparse else target
                 for reference in references:
-                    reference.step(number, batch, grads)
-            return session.run(reads), [r.value for r in references], largest
+                    reference.train(batch, grads)
+            return (
+                session.run(reads),
+                [np.stack(list(r.rows.values())) for r in references],
+                largest,
+            )
 
 
 def _ulps(a, b, largest):

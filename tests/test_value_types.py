@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import variable_util
 from test_training_equality import CASES
-from test_training_equality import Reference
+from test_training_equality import reference_of
 from worlds import make_world
 
 import tf_multitier
@@ -28,18 +28,6 @@ def bits(values):
 
 def make(name="ev", dim=4, dtype="bfloat16", **kwargs):
     return variable_util.make(name, dim, value_dtype=tf.as_dtype(dtype), **kwargs)
-
-
-class RoundedReference(Reference):
-    """One table trained by the NumPy rules, with values rounded after each update."""
-
-    def __init__(self, case, initial, dtype):
-        super().__init__(case, initial)
-        self.dtype = dtype
-
-    def step(self, number, ids, grads):
-        super().step(number, ids, grads)
-        self.value = rounded(self.value, self.dtype)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -64,34 +52,27 @@ def test_every_rule_trains_as_numpy_does_with_rounded_values(name):
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             initial = [bits(values) for values in session.run(reads)]
-            references = [
-                RoundedReference(case, values, dtype)
-                for values, (dtype, _) in zip(initial, kinds, strict=True)
-            ]
-            for number in range(steps):
+            references = [reference_of(case, values) for values in initial]
+            for _ in range(steps):
                 batch = rng.zipf(1.3, 24) % vocabulary
                 grads = [rng.standard_normal((24, dim)).astype(np.float32) for _, dim in kinds]
                 session.run(train_op, {ids: batch, **dict(zip(targets, grads, strict=True))})
-                for reference, grad in zip(references, grads, strict=True):
+                for reference, grad, (dtype, _) in zip(references, grads, kinds, strict=True):
                     # Gradients go through the lookup's type.
-                    reference.step(number, batch, rounded(grad, reference.dtype))
+                    reference.train(batch, rounded(grad, dtype))
+                    reference.rows = {k: rounded(row, dtype) for k, row in reference.rows.items()}
             for found, reference in zip(session.run(reads), references, strict=True):
-                np.testing.assert_array_equal(bits(found), reference.value)
+                np.testing.assert_array_equal(bits(found), list(reference.rows.values()))
             for table, reference in zip(tables, references, strict=True):
                 rows = session.run([part.export_rows() for part in table.parts])
                 for part in rows:
-                    dim = reference.value.shape[1]
-                    np.testing.assert_array_equal(part.rows[:, :dim], reference.value[part.keys])
-                    slots = np.concatenate(
-                        [reference.slots[s.name] for s in _slots(case)] or [np.zeros((24, 0))], 1
-                    )
-                    np.testing.assert_array_equal(part.rows[:, dim:], slots[part.keys])
-
-
-def _slots(case):
-    import reference_rules
-
-    return reference_rules.RULES[case.rule].slots
+                    expected = [
+                        np.concatenate(
+                            [reference.rows[k], *[s[0] for s in reference.states[k].values()]]
+                        )
+                        for k in part.keys
+                    ]
+                    np.testing.assert_array_equal(part.rows, expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
