@@ -325,8 +325,8 @@ def safe_embedding_lookup_sparse(
       [d_0, ..., d_(n-1), embedding_dim], in output_dtype.
 
     Raises:
-      See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer, and
-      tf.errors.InvalidArgumentError if it is padding_idx. ValueError if it is given with tables.
+      TypeError, ValueError: as embedding_lookup_sparse; default_id is not one integer, or is given with tables.
+      tf.errors.InvalidArgumentError: default_id is padding_idx.
     """
     variable = one_variable(variable)
     if default_id is not None and tables is not None:

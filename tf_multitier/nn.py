@@ -176,8 +176,7 @@ def group_embedding_lookup(
       A list of ids.shape + [dim]. With concat=True: one ids.shape + [sum of the dims]. With a list of numbers: a
       list of such tensors.
 
-    Raises:
-      See group_embedding_lookup_sparse.
+    It raises what group_embedding_lookup_sparse raises.
     """
     params = _as_list(params, "params")
     ids = _as_list(ids, "ids", len(params))

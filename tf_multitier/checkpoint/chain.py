@@ -237,8 +237,7 @@ def load_chain(path: str | os.PathLike) -> Chain:
     Returns:
       A Chain. Its `deltas` are empty if none continues the checkpoint.
 
-    Raises:
-      As `load`.
+    It raises what `load` raises.
     """
     prefix = find_prefix(path)
     return _chain_to(prefix) if _is_delta(prefix) else Chain(prefix, delta_prefixes(prefix))
