@@ -11,6 +11,7 @@
                                        TensorFlow 2.19 to 2.21; --python=3.12,/a/python3.11 --tensorflow=2.20: those alone
   python3 configure.py asan [args]     the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
+  python3 configure.py docs            build the site of the documents and the reference in build/site/html
   python3 configure.py bench           build the C++ benchmarks and say how to run them
   python3 configure.py compile_commands  write compile_commands.json, for editors and clang's tools
   python3 configure.py --cuda ...      any of these with the GPU tier, for machines with and without a GPU; needs nvcc. Without
@@ -37,6 +38,7 @@ from build_tools import (
     compile_commands,
     environment,
     machine,
+    site,
     steps,
     suites,
     wheels,
@@ -93,9 +95,11 @@ def command_test(arguments):
         say("All jobs passed.")
         return
     build()
+    if tier != "2" and not arguments:
+        site.build()
     variables = dict(os.environ)
     if tier != "1" and machine.find_nvcc() is not None:
-        environment.install_cuda_tools()
+        environment.install_more(environment.REQUIREMENTS_CUDA)
         variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()
     files = {"1": suites.unit_files(), "2": suites.SYSTEM}
     # The long files first: none of them is left for one process at the end.
@@ -166,6 +170,12 @@ def command_tsan(arguments):
     suites.sanitized("tsan", options)
 
 
+def command_docs(arguments):
+    no_arguments("docs", arguments)
+    build()
+    say("Built. Its first page is " + os.path.relpath(site.build(), ROOT))
+
+
 def command_bench(arguments):
     no_arguments("bench", arguments)
     environment.configure()
@@ -193,6 +203,7 @@ COMMANDS_BY_NAME = {
     "build": command_build,
     "check": command_check,
     "compile_commands": command_compile_commands,
+    "docs": command_docs,
     "run": command_run,
     "test": command_test,
     "tsan": command_tsan,

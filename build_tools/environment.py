@@ -64,19 +64,20 @@ def cuda_options(facts):
     ]
 
 
-def install_cuda_tools():
-    """Installs requirements_cuda.txt in .venv, unless that was done."""
-    with open(REQUIREMENTS_CUDA, "rb") as file:
+def install_more(requirements):
+    """Installs a file of requirements in .venv, unless that was done: what only some commands need."""
+    with open(requirements, "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
+    name = os.path.basename(requirements)
     stamp = read_stamp()
-    if stamp.get("requirements_cuda") == digest:
+    if stamp.get(name) == digest:
         return
-    with step("Python packages of requirements_cuda.txt"):
+    with step("Python packages of " + name):
         logged(
-            pip_install(VENV_PYTHON) + ["--no-deps", "--requirement", REQUIREMENTS_CUDA],
-            "pip could not install requirements_cuda.txt in .venv",
+            pip_install(VENV_PYTHON) + ["--no-deps", "--requirement", requirements],
+            "pip could not install %s in .venv" % name,
         )
-    stamp.update(requirements_cuda=digest)
+    stamp[name] = digest
     write_if_changed(STAMP, json.dumps(stamp, indent=1) + "\n")
 
 
