@@ -31,7 +31,7 @@ def documents():
     """Paths, from the root, of all documents."""
     found = []
     for path, folders, names in os.walk(ROOT):
-        folders[:] = [n for n in folders if n[0] != "." and not n.startswith("bazel-")]
+        folders[:] = [n for n in folders if not n.startswith((".", "bazel-")) and n != "build"]
         found += [os.path.relpath(os.path.join(path, name), ROOT) for name in names]
     return sorted(path for path in found if path.endswith(".md"))
 

@@ -192,7 +192,7 @@ def sources():
     """Paths, from the root, of all files that people write."""
     found = []
     for path, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if not name.startswith((".", "bazel-"))]
+        folders[:] = [n for n in folders if not n.startswith((".", "bazel-")) and n != "build"]
         found += [os.path.relpath(os.path.join(path, name), ROOT) for name in names]
     return sorted(path for path in found if path.endswith(SOURCES))
 

@@ -206,7 +206,7 @@ def repository_files():
         folders[:] = [
             name
             for name in folders
-            if name not in (".git", ".venv", "dist") and not name.startswith("bazel-")
+            if name not in (".git", ".venv", "build", "dist") and not name.startswith("bazel-")
         ]
         found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
     return [
