@@ -8,7 +8,7 @@ import pytest
 
 from tf_multitier import optimizers
 from tf_multitier import options
-from tf_multitier.config_pb2 import StorageType
+from tf_multitier.storage_types import StorageType
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

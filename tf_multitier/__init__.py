@@ -13,7 +13,6 @@ import typing
 
 from tf_multitier import _start  # first: before TensorFlow is imported
 from tf_multitier import _library  # refuses a TensorFlow that the ops were not built for
-from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup
 from tf_multitier import nn
@@ -23,11 +22,12 @@ from tf_multitier import (
 from tf_multitier import optimizers
 from tf_multitier import options
 from tf_multitier import patches
+from tf_multitier import storage_types as config_pb2  # its name in DeepRec
 from tf_multitier import train
 from tf_multitier._library import get_library_path
 from tf_multitier._version import VERSION as __version__
-from tf_multitier.config_pb2 import CacheStrategy
-from tf_multitier.config_pb2 import StorageType
+from tf_multitier.storage_types import CacheStrategy
+from tf_multitier.storage_types import StorageType
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.initializers import DebugInitializer
 from tf_multitier.initializers import TruncatedNormal

@@ -11,7 +11,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import options
-from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.storage_types import CacheStrategy
 from tf_multitier.engine.rules import update_rules
 from tf_multitier.option_values import did_you_mean
 from tf_multitier.optimizers import RowOptimizer

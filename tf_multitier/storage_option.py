@@ -12,7 +12,7 @@ import os
 import typing
 
 from tf_multitier import option_record
-from tf_multitier.config_pb2 import CacheStrategy, StorageType
+from tf_multitier.storage_types import CacheStrategy, StorageType
 from tf_multitier.external_storage import Storage
 from tf_multitier.option_values import Option
 

@@ -7,8 +7,8 @@
 //                                /data/<encoded table name>/instance-<pid>-<number>/pmem/ and .../ssdhash/
 //
 // The tiers of one table share one instance directory (env/instance_dir.h). It is deleted with the last of them. In C++, only
-// this folder and cc/options know the kinds of tiers. A table uses the interface Tier. Python lists the kinds in config_pb2.py
-// and sizing.py. The recipe for a new one is in CONTRIBUTING.md.
+// this folder and cc/options know the kinds of tiers. A table uses the interface Tier. Python lists the kinds in
+// storage_types.py and sizing.py. The recipe for a new one is in CONTRIBUTING.md.
 //
 // HBM is above the table of the other tiers (table/table_above.h), on a Device. It is inclusive: its rows are copies of rows
 // below it, or newer.

@@ -18,7 +18,7 @@ import types
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import config_pb2
+from tf_multitier import storage_types
 from tf_multitier import embedding_variable
 from tf_multitier import feature_column
 from tf_multitier import train
@@ -131,7 +131,7 @@ def _made():
     checkpoints = checkpoint_names.NAMES
     return {
         "tensorflow.core.framework.embedding": {},
-        "tensorflow.core.framework.embedding.config_pb2": config_pb2,
+        "tensorflow.core.framework.embedding.config_pb2": storage_types,
         "tensorflow.python.ops.kv_variable_ops": {
             **_of(names, *names.KV_VARIABLE_OPS),
             **_of(names, *names.VARIABLES),

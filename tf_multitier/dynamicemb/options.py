@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_multitier import external_storage
 from tf_multitier import options as variable_options
-from tf_multitier.config_pb2 import StorageType
+from tf_multitier.storage_types import StorageType
 from tf_multitier.dynamicemb.configs import Fields
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
 from tf_multitier.dynamicemb.enums import DynamicEmbEvictStrategy

@@ -10,7 +10,7 @@ import enum
 import numbers
 import typing
 
-from tf_multitier import config_pb2
+from tf_multitier import storage_types
 from tf_multitier import initializers
 from tf_multitier import options
 from tf_multitier.option_values import did_you_mean
@@ -31,7 +31,7 @@ _CLASSES = {
         options.StorageOption,
     )
 }
-_ENUMS = {each.__name__: each for each in (config_pb2.CacheStrategy, config_pb2.StorageType)}
+_ENUMS = {each.__name__: each for each in (storage_types.CacheStrategy, storage_types.StorageType)}
 
 
 def to_config(value: typing.Any) -> typing.Any:

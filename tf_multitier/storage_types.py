@@ -1,6 +1,7 @@
-"""Storage types and cache strategies, with the names of DeepRec's `config_pb2`. Written by hand, not generated.
+"""Storage types and cache strategies.
 
-Import it with `from tf_multitier import config_pb2`, or, in DeepRec programs, as `tensorflow.core.framework.embedding.config_pb2`.
+DeepRec's module of them is generated, `tensorflow.core.framework.embedding.config_pb2`: its programs find this one by that name, or
+with `from tf_multitier import config_pb2`.
 `config_pb2.StorageType.DRAM_SSDHASH` and `config_pb2.DRAM_SSDHASH` are the same value. Types that DeepRec has keep DeepRec's
 numbers.
 """
