@@ -74,7 +74,7 @@ def measure(rows, path, rounds):
             os.sync()
             seconds[name] = table.save(prefix)
             if name == "linked":
-                stats = json.loads(table.session.run(table.stats))
+                stats = table.session.run(table.stats)
                 files = glob.glob(prefix + ".data-[a-z]*")
                 total = sum(map(os.path.getsize, files))
             for path_of_file in glob.glob(prefix + ".*"):

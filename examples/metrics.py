@@ -3,8 +3,6 @@
 NumPy only, so that each number can be checked by hand.
 """
 
-import json
-
 import numpy as np
 import tqdm
 
@@ -90,8 +88,7 @@ def tier_totals(stats):
     """Statistics of all tables together, tier by tier.
 
     Args:
-      stats: dict of a table's name to what `ev.stats()` gives when run: a JSON object, or a JSON
-        list of one object per part.
+      stats: dict of a table's name to its statistics, `ev.stats()`.
 
     Returns:
       A dict, in order of tiers, of a tier's name to a dict of its counts and gauges, and of:
@@ -99,9 +96,8 @@ def tier_totals(stats):
       "keys": unique keys of all lookups and updates, those that had no row included.
     """
     totals = {}
-    for text in stats.values():
-        parts = json.loads(text)
-        for part in parts if isinstance(parts, list) else [parts]:
+    for table in stats.values():
+        for part in table.get("parts", [table]):
             keys = part["absent"] + sum(tier["hits"] for tier in part["tiers"])
             for position, tier in enumerate(part["tiers"]):
                 total = totals.setdefault(
@@ -180,8 +176,8 @@ def table_rows(stats):
     ]
     lines = [
         _table_line(name, tier, total)
-        for name, text in stats.items()
-        for tier, total in tier_totals({name: text}).items()
+        for name, table in stats.items()
+        for tier, total in tier_totals({name: table}).items()
     ]
     return header, lines + [
         _table_line("total", tier, total) for tier, total in tier_totals(stats).items()

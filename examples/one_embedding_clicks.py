@@ -118,7 +118,7 @@ def train(embedding, model):
     bar.end()
     print(f"{FLAGS.steps / (time.perf_counter() - started):.1f} steps/s")
     variable = embedding.variable
-    print(metrics.format_totals({variable.variable_name: variable.stats().numpy()}))
+    print(metrics.format_totals({variable.variable_name: variable.stats()}))
     if FLAGS.snapshot:
         embedding.save_snapshot(FLAGS.snapshot)
         print(f"snapshots: {', '.join(embedding.snapshots())}")

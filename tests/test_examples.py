@@ -471,16 +471,14 @@ def test_tiers_add_up_over_parts_and_tables_and_since_takes_counts_only():
     disk = dict(
         tier, name="ssdhash", hits=10, resident_bytes=0, stored_bytes=8192, device_read_bytes=512
     )
-    part = json.dumps(
-        dict(
-            tiers=[dict(tier, name="dram"), disk],
-            rows=5,
-            absent=10,
-            index_bytes=1000,
-            filter_bytes=24,
-        )
+    part = dict(
+        tiers=[dict(tier, name="dram"), disk],
+        rows=5,
+        absent=10,
+        index_bytes=1000,
+        filter_bytes=24,
     )
-    stats = {"a": part, "b": f"[{part},{part}]"}
+    stats = {"a": part, "b": {"parts": [part, part]}}
     totals = metrics.tier_totals(stats)
     assert list(totals) == ["dram", "ssdhash"]
     assert totals["dram"]["rows"] == 15 and totals["dram"]["memory"] == 3 * (4096 + 1024)

@@ -82,7 +82,7 @@ class Program:
             self.saver.restore(self.session, str(prefix))
 
     def linked_bytes(self):
-        return sum(json.loads(text)["linked_bytes"] for text in self.session.run(self.stats))
+        return sum(part["linked_bytes"] for part in self.session.run(self.stats))
 
     def content(self):
         """{key: (frequency, version, row)} of all parts."""

@@ -1,7 +1,5 @@
 """Options are checked when they are made, never changed, and reach the table."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -231,7 +229,7 @@ def test_every_other_storage_type_makes_a_table_of_its_tiers(graph, kind, tmp_pa
     )
     with v1.Session() as session:
         session.run(ev.initializer)
-        tiers = json.loads(session.run(ev.stats()))["tiers"]
+        tiers = session.run(ev.stats())["tiers"]
     assert tuple(tier["name"].upper() for tier in tiers) == storage.storage_type.tiers
     assert [tier["budget_bytes"] for tier in tiers] == [1 << 30] * (len(tiers) - 1) + [0]
 

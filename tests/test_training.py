@@ -193,8 +193,9 @@ def test_expiry_by_steps_removal_and_queries(world):
     assert world.run(ev.total_count) == 1
     assert world.run(ev.get_dynamic_shape).tolist() == [1, 4]
     world.run(ev.drain)
-    stats = json.loads(world.run(ev.stats))
-    assert len(stats) == 2 and sum(s["rows"] for s in stats) == 1
+    stats = world.stats(ev)
+    assert stats["rows"] == sum(part["rows"] for part in stats["parts"]) == 1
+    assert len(stats["parts"]) == 2 and stats["row_bytes"] == stats["parts"][0]["row_bytes"]
 
 
 def test_counter_filter_admits_after_so_many_occurrences(world):

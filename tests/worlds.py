@@ -137,6 +137,9 @@ class SessionWorld:
         self._open()
         return None if results is None else self.session.run(results, dict(zip(fed, arrays)))
 
+    def stats(self, variable):
+        return self.run(variable.stats)
+
     def _open(self):
         if self.session is None:
             self.session = v1.Session(graph=self.graph)
@@ -210,6 +213,9 @@ class EagerWorld:
         answer = self._compiled[function](*[tf.constant(np.asarray(array)) for array in arrays])
         as_array = lambda result: result.numpy() if tf.is_tensor(result) else result
         return tf.nest.map_structure(as_array, answer)
+
+    def stats(self, variable):
+        return variable.stats()
 
     def with_gradients(self, function, sources):
         with tf.GradientTape() as tape:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import keras_tracking
 from tf_multitier import key_types
+from tf_multitier import statistics
 from tf_multitier import strategies
 from tf_multitier import table_numbers
 from tf_multitier._library import ops
@@ -203,20 +204,21 @@ class Queries:
 
     def _sum_over_parts(self, make, name):
         with tf.name_scope(name):
-            answers = []
-            for part in self.parts:
-                with colocated(part):
-                    answers.append(make(part))
+            answers = self._of_parts(make)
             return answers[0] if len(answers) == 1 else tf.add_n(answers)
 
     def _each_part(self, make, name):
         """One op that runs the op of each part."""
         with tf.name_scope(name):
-            made = []
-            for part in self.parts:
-                with colocated(part):
-                    made.append(make(part))
+            made = self._of_parts(make)
             return made[0] if len(made) == 1 else tf.group(*made)
+
+    def _of_parts(self, make):
+        made = []
+        for part in self.parts:
+            with colocated(part):
+                made.append(make(part))
+        return made
 
     def _sum_over_keys(self, make, keys):
         """The sum of `make(part, keys of that part)` over all parts, for int64 keys [n]."""
@@ -429,23 +431,21 @@ class Queries:
         """An op that releases all rows that `prefetch` pinned."""
         return self._each_part(lambda p: ops.multitier_release_prefetched(p.handle), name)
 
-    def stats(self, name: str = "stats") -> tf.Tensor:
-        """Statistics of the table and its tiers, as JSON.
+    def stats(self, name: str = "stats") -> typing.Any:
+        """Statistics of the table and its tiers, as a dict.
 
         The field "tiers" lists the tiers, fastest first: their rows and bytes, hits and misses, promotions and demotions, reads,
         writes and bytes of I/O. docs/operations.md, "Statistics", describes all fields with their units.
 
         Returns:
-          string scalar: a JSON object, or, for a partitioned variable, a JSON list of one object per part.
+          A dict, eagerly; in a v1 graph, what `session.run` gives it for. That of a partitioned variable has the sums over its parts,
+          and "parts", a list of their dicts. In a tf.function, a string scalar of JSON: the dict, or the list.
         """
         with tf.name_scope(name):
-            texts = []
-            for part in self.parts:
-                with colocated(part):
-                    texts.append(ops.multitier_stats(part.handle))
-            if not self.is_partitioned:
-                return texts[0]
-            return tf.strings.join(["[", tf.strings.join(texts, ","), "]"])
+            texts = self._of_parts(lambda p: ops.multitier_stats(p.handle))
+            if self.is_partitioned:
+                texts = [tf.strings.join(["[", tf.strings.join(texts, ","), "]"])]
+            return statistics.of(texts[0])
 
     def drain(self, name: str = "drain") -> tf.Operation:
         """An op that waits until the background work that is due when it starts has finished. It fails if that work failed."""

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier.tensorflow_internals import fetched_as
+
 # Fields of a reading that only grow, and what their growth per second is called.
 _RATES = {
     "lookups": "lookups_per_s",
@@ -32,14 +34,42 @@ _TIER_RATES = {
 }
 _LEVELS = ("rows", "index_bytes", "prefetched")
 _TIER_LEVELS = ("rows", "row_bytes", "resident_bytes", "stored_bytes")
+_OF_A_ROW = ("row_bytes", "stride_bytes")  # the same in all parts of a variable
 _ALL = "all"
+
+
+class OfGraph:
+    """What `stats()` of a variable is in a v1 graph. session.run gives the dict for it. text: string scalar of JSON."""
+
+    def __init__(self, text: tf.Tensor) -> None:
+        self.text = text
+
+
+def read(text: str | bytes) -> dict:
+    """The dict of statistics from their JSON: that of a table, or the list of a variable's parts."""
+    found = json.loads(text)
+    if isinstance(found, dict):
+        return found
+    alike = {name: found[0][name] for name in _OF_A_ROW}
+    errors = {"sticky_error": next((e for part in found if (e := part["sticky_error"])), "")}
+    return {**merged(found), **alike, **errors, "parts": found}
+
+
+fetched_as(OfGraph, lambda its: its.text, read)
+
+
+def of(text: tf.Tensor) -> typing.Any:
+    """What `stats()` returns for this JSON: see Queries.stats."""
+    if tf.executing_eagerly():
+        return read(text.numpy())
+    return text if tf.inside_function() else OfGraph(text)
 
 
 def merged(readings: list[dict]) -> dict:
     """The sum of readings: of the parts of a variable, or of several variables.
 
     Args:
-      readings: dicts as `engine.Table.stats()` gives them.
+      readings: dicts as `stats()` gives them.
 
     Returns:
       A dict of the sums of their numbers; "tiers" has one dict for each name of a tier, fastest first.
@@ -68,7 +98,7 @@ def scalars(now: dict, before: dict | None = None, seconds: float = 0.0) -> dict
     """What to plot of a reading: levels, and what changed since an earlier reading.
 
     Args:
-      now: a reading, as `engine.Table.stats()` or `merged` gives it.
+      now: a reading, as `stats()` or `merged` gives it.
       before: an earlier reading of the same table; without it the changes are left out. Counts that are lower now belong to a new
         table (after a restore): then they have changed by what they are.
       seconds: the time between the two.
@@ -143,14 +173,14 @@ class StatisticsWriter:
 
         Args:
           step: the global step.
-          tables: {name: a variable in eager execution, an `engine.Table`, a dict of its `stats()`, or the JSON text or texts that
-            `ev.stats()` evaluates to}.
+          tables: {name: a variable in eager execution, an `engine.Table`, a dict of its `stats()`, or the JSON that it gives in a
+            tf.function}.
 
         Returns:
           {tag: value}, what was written.
 
         Raises:
-          TypeError: a tensor of a graph, which has no value yet.
+          TypeError: statistics in a graph, which have no value yet.
         """
         readings = {name: _reading(table) for name, table in tables.items()}
         readings[_ALL] = merged(list(readings.values()))
@@ -179,18 +209,11 @@ class StatisticsWriter:
 def _reading(table):
     if hasattr(table, "stats"):
         table = table.stats()
-    if tf.is_tensor(table):
-        if not hasattr(table, "numpy"):
-            raise TypeError(
-                "statistics: expected a variable in eager execution, or what session.run(ev.stats()) gives; "
-                f"found the tensor '{table.name}' of a graph"
-            )
-        table = table.numpy()
-    if isinstance(table, np.ndarray):
-        table = table.tolist()
-    texts = table if isinstance(table, list) else [table]
-    readings = []
-    for text in texts:
-        parts = json.loads(text) if isinstance(text, (str, bytes)) else text
-        readings += parts if isinstance(parts, list) else [parts]
-    return merged(readings)
+    if isinstance(table, OfGraph):
+        raise TypeError(
+            "statistics: expected a variable in eager execution, or what session.run(ev.stats()) gives; "
+            f"found the tensor '{table.text.name}' of a graph"
+        )
+    table = table.numpy() if tf.is_tensor(table) else table
+    table = table.item() if isinstance(table, np.ndarray) else table
+    return table if isinstance(table, dict) else read(table)

@@ -25,6 +25,7 @@ from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.checkpoint import checkpoint as object_checkpoint
 from tensorflow.python.checkpoint import util as object_checkpoint_util
 from tensorflow.python.client.session import BaseSession
+from tensorflow.python.client.session import register_session_run_conversion_functions
 from tensorflow.python.data.experimental import ops as experimental_data_ops
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
@@ -300,6 +301,13 @@ def saver_prefix():
         except KeyError:
             scope = scope.rpartition("/")[0]
     return None
+
+
+def fetched_as(kind, tensor_of, convert):
+    """Makes Session.run give convert(value of tensor_of(fetch)) for a fetch of this class."""
+    register_session_run_conversion_functions(
+        kind, lambda fetch: ([tensor_of(fetch)], lambda values: convert(values[0]))
+    )
 
 
 # ---- eager execution and tf.function

@@ -12,7 +12,6 @@ Life: the constructor takes the configs and allocates nothing. `create`, or a Di
 
 from __future__ import annotations
 
-import json
 import typing
 import warnings
 import weakref
@@ -226,7 +225,7 @@ def pop_evicted_keys(model: typing.Any) -> dict[str, dict[str, np.ndarray]]:
 def _evicted(path, table):
     variable = table.variable
     keys = tf.unique(variable.pop_dropped())[0]
-    lost = json.loads(variable.stats().numpy())["dropped_lost"]
+    lost = variable.stats()["dropped_lost"]
     if lost > _lost.get(variable, 0):
         warnings.warn(
             f"pop_evicted_keys: table '{table.config.name}' of '{path}': expected a call before more keys left than its list holds, found "

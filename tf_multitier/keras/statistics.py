@@ -76,5 +76,4 @@ class StatisticsCallback(keras.callbacks.Callback):
         return found
 
     def _write(self):
-        readings = {name: table.stats().numpy() for name, table in self._tables().items()}
-        self._writer.write(self._batches, readings)
+        self._writer.write(self._batches, self._tables())

@@ -44,7 +44,7 @@ class StatisticsHook(tf.compat.v1.train.SessionRunHook):
         self._output_dir = output_dir
         self._variables = variables
         self._per_variable = per_variable
-        self._stats: dict[str, tf.Tensor] = {}
+        self._stats: dict[str, typing.Any] = {}
         self._next = 0
 
     def begin(self) -> None:
