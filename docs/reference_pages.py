@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 import tf_multitier
 from tf_multitier import option_record
 
-# Their names are also names of tf_multitier, or are a generated module's.
+# Their names are also names of tf_multitier, or are DeepRec's.
 _NOT_PAGES = {"config_pb2", "options"}
 
 # The theme puts the text of a cell on one line.

@@ -173,8 +173,8 @@ class StatisticsWriter:
 
         Args:
           step: the global step.
-          tables: {name: a variable in eager execution, an `engine.Table`, a dict of its `stats()`, or the JSON that it gives in a
-            tf.function}.
+          tables: {name: a variable in eager execution, an `engine.Table`, a dict of its `stats()`, the JSON that it gives in a
+            tf.function, or a list of these}.
 
         Returns:
           {tag: value}, what was written.
@@ -215,5 +215,7 @@ def _reading(table):
             f"found the tensor '{table.text.name}' of a graph"
         )
     table = table.numpy() if tf.is_tensor(table) else table
-    table = table.item() if isinstance(table, np.ndarray) else table
+    table = table.tolist() if isinstance(table, np.ndarray) else table
+    if isinstance(table, list):
+        return merged([_reading(each) for each in table])
     return table if isinstance(table, dict) else read(table)
