@@ -3,6 +3,7 @@ program is a fork of it. It runs as `python ...` would run it, to the end of the
 
     done = forks.run(["-m", "tf_multitier.deeprec", "program.py", "--steps", "3"], env=environ, cwd=folder)
     done.returncode, done.stdout, done.stderr                  as of subprocess.run(..., text=True)
+    program = forks.start(["-c", code])                        one that runs: pid, stdin, stdout, wait(), kill()
 
 Not for tests of what happens while TensorFlow is imported, or of what its C++ code logs: there its variables TF_CPP_* and TF_ENABLE_*
 have the values of conftest.py.
@@ -29,36 +30,82 @@ _FIRST = threading.Lock()
 
 def run(arguments, env=None, cwd=None, timeout=300):
     """What `python arguments...` prints and its exit status. After `timeout` seconds it is killed: subprocess.TimeoutExpired."""
-    env = dict(os.environ if env is None else env)
-    runs_deeprec = arguments[:2] == [
-        "-m",
-        "tf_multitier.deeprec",
-    ]  # sets the variable if it is not set
-    legacy = env.get("TF_USE_LEGACY_KERAS", "1" if runs_deeprec else None)
     with (
-        socket.socket(socket.AF_UNIX) as connection,
+        open(os.devnull) as nothing,
         tempfile.TemporaryFile("w+") as out,
         tempfile.TemporaryFile("w+") as errors,
     ):
-        with _FIRST:
-            connection.connect(_started(legacy))
-        request = json.dumps([list(map(str, arguments)), env, str(cwd or os.getcwd())]).encode()
-        socket.send_fds(
-            connection, [len(request).to_bytes(8, "little")], [out.fileno(), errors.fileno()]
-        )
-        connection.sendall(request)
-        connection.settimeout(timeout)
-        answers = connection.makefile("r")
-        pid = int(answers.readline())
+        program = Program(arguments, env, cwd, [nothing, out, errors])
         try:
-            status = int(answers.readline())
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(arguments, timeout) from None
+            status = program.wait(timeout)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            raise
         for file in (out, errors):
             file.seek(0)
-        status = os.waitstatus_to_exitcode(status)
         return subprocess.CompletedProcess(arguments, status, out.read(), errors.read())
+
+
+def start(arguments, env=None, cwd=None):
+    """A Program with pipes of text, `stdin` and `stdout`, that runs. It ends when it is waited for or killed."""
+    pipes = [os.pipe(), os.pipe()]
+    with os.fdopen(pipes[0][0]) as theirs, os.fdopen(pipes[1][1], "w") as ours:
+        program = Program(arguments, env, cwd, [theirs, ours, sys.__stderr__])
+    program.stdin, program.stdout = os.fdopen(pipes[0][1], "w"), os.fdopen(pipes[1][0])
+    return program
+
+
+class Program:
+    """What tests use of subprocess.Popen. Its standard streams are `files`."""
+
+    def __init__(self, arguments, env, cwd, files):
+        env = dict(os.environ if env is None else env)
+        runs_deeprec = arguments[:2] == [
+            "-m",
+            "tf_multitier.deeprec",
+        ]  # sets the variable if it is not set
+        legacy = env.get("TF_USE_LEGACY_KERAS", "1" if runs_deeprec else None)
+        self.arguments, self.returncode, self.stdin, self.stdout = arguments, None, None, None
+        self._connection = socket.socket(socket.AF_UNIX)
+        with _FIRST:
+            self._connection.connect(_started(legacy))
+        request = json.dumps([list(map(str, arguments)), env, str(cwd or os.getcwd())]).encode()
+        size = len(request).to_bytes(8, "little")
+        socket.send_fds(self._connection, [size], [file.fileno() for file in files])
+        self._connection.sendall(request)
+        self.pid = self._number()
+
+    def _number(self):
+        """The next line of the process that forks."""
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = self._connection.recv(1)
+            assert byte, "the process that runs programs ended"
+            line += byte
+        return int(line)
+
+    def wait(self, timeout=None):
+        """Its exit status."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.arguments, timeout)
+            self.returncode = os.waitstatus_to_exitcode(self._number())
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, text="", timeout=None):
+        """What it prints, given `text`, until its end."""
+        self.stdin.write(text)
+        self.stdin.close()
+        printed = self.stdout.read()
+        self.wait(timeout)
+        return printed
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
 
 
 @functools.cache
@@ -106,17 +153,19 @@ def _serve(path):
 
 
 def _one(connection):
-    size, files, _, _ = socket.recv_fds(connection, 8, 2)
+    size, files, _, _ = socket.recv_fds(connection, 8, 3)
     request = connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
     program = os.fork()
     if program != 0:
+        for file in files:
+            os.close(file)
         connection.sendall(b"%d\n" % program)
         _, status = os.waitpid(program, 0)
         with contextlib.suppress(BrokenPipeError):  # it was killed
             connection.sendall(b"%d\n" % status)
         os._exit(0)
     connection.close()
-    for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *files]):
+    for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     return json.loads(request)

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -61,17 +60,10 @@ with checkpoint.Writer(sys.argv[1]) as writer:
 @pytest.mark.parametrize("number, leftovers", [(signal.SIGKILL, 3), (signal.SIGINT, 0)])
 def test_a_killed_writer_leaves_no_checkpoint(tmp_path, number, leftovers):
     prefix = str(tmp_path / "model")
-    with subprocess.Popen(
-        [sys.executable, "-c", _HALF_WAY, prefix],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=_ROOT,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "writing\n"
-        process.send_signal(number)
-        assert process.wait() == -number
+    process = forks.start(["-c", _HALF_WAY, prefix], cwd=_ROOT)
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(number)
+    assert process.wait() == -number
     assert len(os.listdir(tmp_path)) == leftovers
     with pytest.raises(FileNotFoundError):
         checkpoint.load(prefix)
@@ -107,13 +99,7 @@ except engine.EngineError as error:
     print("refused:", error)
 """
     for keys in (100000, 10):
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "model"), str(keys)],
-            capture_output=True,
-            cwd=_ROOT,
-            text=True,
-            check=False,
-        )
+        done = forks.run(["-c", program, tmp_path / "model", keys], cwd=_ROOT)
         assert done.stdout.startswith("refused: ") and "/model" in done.stdout, done.stderr
         assert [n for n in os.listdir(tmp_path) if n.endswith(".index")] == []
         assert checkpoint_parts(tmp_path) == []

@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import zlib
 
+import forks
 import numpy as np
 import pytest
 
@@ -111,10 +111,10 @@ def test_each_point_at_which_a_dump_may_end(tmp_path, monkeypatch):
 @pytest.mark.parametrize("renames", [0, 5])
 def test_a_killed_process(renames, tmp_path):
     path = tmp_path / "dump"
-    run = [sys.executable, "-c", textwrap.dedent(CHILD), str(path), str(renames)]
+    run = ["-c", textwrap.dedent(CHILD), path, renames]
     here = os.path.dirname(os.path.abspath(__file__))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([here, *sys.path]))
-    assert subprocess.run(run, env=environment, check=False).returncode == -signal.SIGKILL
+    assert forks.run(run, env=environment).returncode == -signal.SIGKILL
     model = make()
     assert check(path, model) == 0
     left = [name for name in os.listdir(path) if dump_files.is_working_folder(name)]

@@ -4,10 +4,9 @@ import hashlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -139,15 +138,9 @@ READER = textwrap.dedent(
 )
 
 
-def start_reader(path, rows, **redirected):
+def start_reader(path, rows, start=forks.start):
     here = os.path.dirname(os.path.abspath(__file__))
-    return subprocess.Popen(
-        [sys.executable, "-c", READER, here, str(path), str(rows)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        **redirected,
-    )
+    return start(["-c", READER, here, path, rows])
 
 
 def wait_until_open(process):
@@ -246,17 +239,13 @@ TRAINER = textwrap.dedent(
 def test_rows_of_another_process_that_trains_are_refused_then_and_after_it_is_killed(tmp_path):
     kept_rows(tmp_path / "rows")
     here = os.path.dirname(os.path.abspath(__file__))
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER, here, str(tmp_path / "rows")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert "trained" in process.stdout.readline()
-        with Reader(tmp_path / "rows") as reader:
-            with pytest.raises(tf.errors.FailedPreconditionError, match=f"process {process.pid}"):
-                reader.open()
-        process.kill()
+    process = forks.start(["-c", TRAINER, here, tmp_path / "rows"])
+    assert "trained" in process.stdout.readline()
+    with Reader(tmp_path / "rows") as reader:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"process {process.pid}"):
+            reader.open()
+    process.kill()
+    process.wait()
     with Reader(tmp_path / "rows") as reader:
         with pytest.raises(
             tf.errors.FailedPreconditionError, match="expected rows that were closed"
@@ -274,8 +263,8 @@ def test_a_reader_takes_no_lock_that_keeps_a_trainer_of_its_process_away(tmp_pat
                 with pytest.raises(tf.errors.FailedPreconditionError, match="in use"):
                     second.open()
             # Looking at the lock has not released it.
-            refused = start_reader(tmp_path / "rows", tmp_path / "rows.npy", stderr=subprocess.PIPE)
-            assert "in use" in refused.communicate()[1] and refused.returncode != 0
+            refused = start_reader(tmp_path / "rows", tmp_path / "rows.npy", start=forks.run)
+            assert "in use" in refused.stderr and refused.returncode != 0
 
 
 def test_a_restore_takes_the_rows_of_the_checkpoint_alone(tmp_path):

@@ -2,10 +2,8 @@
 
 import glob
 import os
-import signal
-import subprocess
-import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -91,21 +89,18 @@ def test_the_next_save_in_the_folder_deletes_what_a_killed_one_left(save, tmp_pa
 def test_a_save_that_runs_keeps_its_files_until_its_process_is_killed(tmp_path):
     leave(tmp_path / "trial.data-abcde-of-fghij")
     prefix = str(tmp_path / "killed-1")
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, prefix],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE), TF_CPP_MIN_LOG_LEVEL="3"),
+    child = forks.start(
+        ["-c", _CHILD, prefix], env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE))
     )
     try:
-        assert child.stdout.readline() == b"written\n"
+        assert child.stdout.readline() == "written\n"
         files = rows_of(prefix)
         assert files
         first = saved_by_a_manager(tmp_path, 1)
         assert rows_of(prefix) == files and not rows_of(tmp_path / "trial")
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        child.kill()
+        child.wait()
     assert rows_of(prefix) == files
     second = saved_by_a_manager(tmp_path, 2)
     assert not rows_of(prefix) and rows_of(first) and rows_of(second)

@@ -4,9 +4,8 @@ import glob
 import json
 import os
 import shutil
-import subprocess
-import sys
 
+import forks
 import pytest
 import tensorflow as tf
 from chain_util import make_chain
@@ -263,9 +262,9 @@ def test_a_merge_that_is_killed_leaves_the_source_and_no_half_target(chain, tmp_
     rounds = KILLS
     os.makedirs(tmp_path / "out")
     before = {path: open(path, "rb").read() for path in glob.glob(base + "*")}
-    arguments = [sys.executable, "-c", _KILLED, base, str(tmp_path / "out"), str(rounds)]
-    out = subprocess.run(arguments, cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = [line.split() for line in out.splitlines()]
+    run = forks.run(["-c", _KILLED, base, tmp_path / "out", rounds], cwd=_ROOT)
+    assert run.returncode == 0, run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
     assert int(lines[0][0]) > 100 and [line[2] for line in lines[1:]] == ["killed"] * rounds
     assert before == {path: open(path, "rb").read() for path in glob.glob(base + "*")}
     expected, complete = content(checkpoint.load(full)), 0

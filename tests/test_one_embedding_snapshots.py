@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
+import forks
 import keras
 import numpy as np
 import pytest
@@ -155,14 +155,12 @@ def test_kill_9_leaves_whole_snapshots_alone(tmp_path):
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), TF_CPP_MIN_LOG_LEVEL="3")
     for delay in (0.0, 0.013, 0.05):
         path = tmp_path / str(delay)
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(path)], env=environ, stdout=subprocess.PIPE
-        )
-        assert child.stdout.readline() == b"saved\n"
+        child = forks.start(["-c", _CHILD, path], env=environ)
+        assert child.stdout.readline() == "saved\n"
         try:
             child.wait(delay)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
+            child.kill()
         child.wait()
         made = embedding(path, tables_of(1), DIM)
         assert "whole" in made.snapshots()

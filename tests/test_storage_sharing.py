@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 
+import forks
 import numpy as np
 import tensorflow as tf
 from storage_util import Model
@@ -45,13 +44,7 @@ def start_python(code, *arguments):
         PYTHONPATH=os.pathsep.join([_HERE, os.path.dirname(_HERE)]),
         TF_CPP_MIN_LOG_LEVEL="3",
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return forks.start(["-c", prelude + textwrap.dedent(code), *arguments], env=environment)
 
 
 def answer(process):
@@ -67,7 +60,7 @@ def tell(process, text="go"):
 
 
 def finish(process):
-    output, _ = process.communicate(timeout=120)
+    output = process.communicate(timeout=120)
     assert process.returncode == 0
     return output.split()
 
