@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import forks
 import pytest
 
 from tf_multitier import _start
@@ -22,6 +23,7 @@ with tf.Session() as session:
 
 
 def run(script, directory, command=("-m", "tf_multitier.deeprec"), **environ):
+    """Keras is chosen while TensorFlow is imported: a process of its own."""
     (directory / "script.py").write_text(script)
     environ = {**os.environ, "PYTHONPATH": _ROOT, "TF_CPP_MIN_LOG_LEVEL": "3", **environ}
     return subprocess.run(
@@ -34,7 +36,9 @@ def run(script, directory, command=("-m", "tf_multitier.deeprec"), **environ):
 
 
 def test_a_script_has_tf_layers(tmp_path):
-    done = run(DENSE, tmp_path)
+    (tmp_path / "script.py").write_text(DENSE)
+    line = ["-m", "tf_multitier.deeprec", tmp_path / "script.py"]
+    done = forks.run(line, env={**os.environ, "PYTHONPATH": _ROOT})
     assert done.returncode == 0, done.stderr[-3000:]
     assert "'tower/kernel/part_0:0'" in done.stdout and "(2, 4)" in done.stdout
 

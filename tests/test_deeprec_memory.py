@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import forks
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 SCRIPT = """
@@ -21,13 +23,14 @@ def page_faults(tmp_path, *runner, **environment):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environ = {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    run = subprocess.run(
-        [sys.executable, *runner, str(script)],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    line, environ = [*runner, str(script)], {**os.environ, **environ}
+    if runner:  # imports TensorFlow
+        run = forks.run(line, environ)
+        run.check_returncode()
+    else:
+        run = subprocess.run(
+            [sys.executable, *line], env=environ, capture_output=True, text=True, check=True
+        )
     return int(run.stdout.rpartition("faults ")[2])
 
 

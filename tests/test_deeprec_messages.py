@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 
+import forks
 import pytest
 import tensorflow as tf
 
@@ -45,37 +46,32 @@ def fail():
 """
 
 
-def _run(directory, *options, **environment):
+def _run(start, directory, *options):
+    """start: of the arguments of `python`, as forks.run."""
     (directory / "train.py").write_text(SCRIPT)
     (directory / "brought.py").write_text(BROUGHT)
-    environ = dict(
-        os.environ,
-        PYTHONPATH=_ROOT,
-        TF_CPP_MIN_LOG_LEVEL="3",
-        CUDA_VISIBLE_DEVICES="",
-        **environment,
-    )
+    line = [
+        "-m",
+        "tf_multitier.deeprec",
+        *options,
+        "train.py",
+        str(directory / "saved"),
+        "tf_keras",
+    ]
+    environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    return start(line, env=environ, cwd=str(directory))
+
+
+def _python(arguments, **more):
+    """Imports TensorFlow, which may print too."""
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tf_multitier.deeprec",
-            *options,
-            "train.py",
-            str(directory / "saved"),
-            "tf_keras",
-        ],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=str(directory),
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **more
     )
 
 
 def test_a_run_prints_no_deprecations_and_the_frames_of_the_script(tmp_path):
     pytest.importorskip("tf_keras", reason="tf.layers need it")
-    done = _run(tmp_path)
+    done = _run(_python, tmp_path)
     assert (done.returncode, done.stdout) == (1, "trained\n"), done.stderr[-3000:]
     lines = [
         line
@@ -95,7 +91,7 @@ def test_a_run_prints_no_deprecations_and_the_frames_of_the_script(tmp_path):
 
 def test_deprecations_are_printed_on_request(tmp_path):
     pytest.importorskip("tf_keras", reason="tf.layers need it")
-    done = _run(tmp_path, "--deprecations")
+    done = _run(forks.run, tmp_path, "--deprecations")
     assert (
         "embedding_column (from tensorflow" in done.stderr
         and "`tf.layers.dense` is deprecated" in done.stderr

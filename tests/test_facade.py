@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-import subprocess
 import sys
 
 import forks
@@ -58,7 +57,7 @@ def test_the_engine_is_an_attribute_loaded_when_first_used():
         "import sys, tf_multitier as mt; assert 'tf_multitier.engine' not in sys.modules; assert 'engine' in dir(mt); "
         "assert mt.engine.Table(dim=2).total_count() == 0; assert not hasattr(mt, 'nothing')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = forks.run(["-c", code])
     assert done.returncode == 0, done.stderr[-2000:]
 
 

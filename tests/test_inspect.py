@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -225,9 +226,7 @@ def test_looking_does_not_take_the_lock(tmp_path, capsys):
     table = kept_table(tmp_path)
     show(capsys, tmp_path, "--verify")
     program = f"from tf_multitier import engine; engine.Table.open({table.path!r}, recover=True)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=_ROOT, check=False
-    )
+    done = forks.run(["-c", program], cwd=_ROOT)
     assert done.returncode and f"in use by process {os.getpid()}" in done.stderr
     table.close()
 

@@ -1,10 +1,9 @@
 """tf_multitier.memory: bounds that real tables keep, and are not far below."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,22 +115,9 @@ RESIDENT = """
 def test_resident_memory_of_a_process_stays_within_what_was_computed(
     kind, dram_bytes, rows, tmp_path
 ):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(RESIDENT),
-            os.path.join(_ROOT, "tests"),
-            kind,
-            str(tmp_path),
-            str(dram_bytes),
-            str(rows),
-            "16",
-        ],
-        env=dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3"),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = forks.run(
+        ["-c", textwrap.dedent(RESIDENT), f"{_ROOT}/tests", kind, tmp_path, dram_bytes, rows, 16],
+        env=dict(os.environ, PYTHONPATH=_ROOT),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     option = tf_multitier.StorageOption(kind, str(tmp_path), [dram_bytes] if dram_bytes else None)
