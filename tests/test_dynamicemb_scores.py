@@ -2,13 +2,12 @@
 
 import collections
 import os
-import subprocess
-import sys
 import threading
 import time
 
 import dynamicemb_util as util
 import external_util
+import forks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -205,22 +204,18 @@ def test_one_and_eight_intra_op_threads_evict_the_same_keys():
     here = os.path.dirname(os.path.abspath(__file__))
     path = os.pathsep.join([here, os.path.dirname(here)])
     found = [
-        subprocess.run(
-            [sys.executable, "-c", _EVICTING, threads],
-            env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        forks.run(["-c", _EVICTING, threads], env={**os.environ, "PYTHONPATH": path})
         for threads in "18"
     ]
+    assert [run.returncode for run in found] == [0, 0], found[0].stderr[-3000:]
+    found = [run.stdout for run in found]
     assert found[0] == found[1]
     assert len(found[0]) > 1000
 
 
 def test_every_storage_evicts_the_same_keys(tmp_path):
     rng = np.random.default_rng(0)
-    steps = rng.integers(0, 300, (200, 16))
+    steps = rng.integers(0, 300, (60, 16))
     kinds = {
         "DRAM": {},
         "SSDHASH": {"storage_type": "SSDHASH"},

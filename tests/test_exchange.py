@@ -137,8 +137,9 @@ def _assert_same(one, other):
     tf.nest.map_structure(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("rule", ["AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer"])
+@pytest.mark.parametrize(
+    "rule, clip", [("AdagradOptimizer", False), ("AdamOptimizer", True), ("FtrlOptimizer", False)]
+)
 def test_any_number_of_servers_trains_the_bits_of_one_process(cluster, rule, clip):
     optimizer = lambda: getattr(v1.train, rule)(0.1)
     name = f"{rule}_{clip}"

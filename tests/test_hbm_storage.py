@@ -229,7 +229,9 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
         engine.ResourceExhaustedError,
         match=r"no memory for \d+ bytes; \d+ of 68719476736 bytes are free",
     ):
-        engine.Table(dim=4, storage_type="HBM_DRAM", storage_size=[1 << 40], device="emulated")
+        engine.Table(
+            dim=1 << 14, storage_type="HBM_DRAM", storage_size=[1 << 37], device="emulated"
+        )
 
 
 @pytest.mark.parametrize(
