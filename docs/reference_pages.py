@@ -25,7 +25,7 @@ def on_config(config):
     """Puts the reference into the table of contents."""
     for section in config.nav:
         if "Reference" in section:
-            section["Reference"] = [{title: path} for title, (path, _) in _pages().items()]
+            section["Reference"] += [{title: path} for title, (path, _) in _pages().items()]
     return config
 
 

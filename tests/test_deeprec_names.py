@@ -1,4 +1,4 @@
-"""The table of docs/deeprec.md, name by name. The test uses each name as a program does and expects the outcome in the table."""
+"""The table of docs/deeprec_names.md, name by name. The test uses each name as a program does and expects the outcome in the table."""
 
 import json
 import os
@@ -33,7 +33,7 @@ json.dump(found, open("found.json", "w"))
 
 def _rows():
     """{name: (outcome, text)} of the table."""
-    with open(os.path.join(_ROOT, "docs/deeprec.md"), encoding="utf-8") as file:
+    with open(os.path.join(_ROOT, "docs/deeprec_names.md"), encoding="utf-8") as file:
         section = file.read().split("\n## Every name\n")[1].split("\n## ")[0]
     rows = re.findall(
         r"^\| `(.+?)` \| (works|no effect|refused) \| (.*?) ?\|$", section, re.MULTILINE

@@ -121,6 +121,7 @@ NEEDS = {
     "docs/rows.md": None,
     "docs/saving.md": None,
     "docs/serving.md": serving_page,
+    "docs/statistics.md": None,
 }
 
 

@@ -1,6 +1,6 @@
 """The documents: links lead to files and headings that exist, named files exist, and prose lines are
 short. The documents and the Python package: no word that readers had to read twice. No file has the
-marks of an unresolved merge. README.md is short."""
+marks of an unresolved merge. README.md and the guide are short."""
 
 import os
 import re
@@ -210,10 +210,27 @@ def test_marks_of_an_unresolved_merge_are_found():
     assert len(merge_marks(text)) == 2 and merge_marks("a <<<<<<< b\n=======\n") == []
 
 
-# ---- the length of README.md
+# ---- the length of README.md and of the guide
 
 README_LINES = 180
+GUIDE_WORDS = 12_000
 
 
 def test_readme_is_short():
     assert len(read("README.md").splitlines()) <= README_LINES
+
+
+def words(text):
+    """Number of words of a document, without its blocks of code."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return len(re.findall(r"\w[^\s|]*", text))
+
+
+def test_the_guide_is_short():
+    [guide] = re.findall(r"^  - Guide:\n((?:      - .*\n)+)", read("mkdocs.yml"), re.MULTILINE)
+    pages = re.findall(r"docs/\w+\.md", guide)
+    assert len(pages) > 10 and sum(words(read(page)) for page in pages) <= GUIDE_WORDS
+
+
+def test_words_of_code_do_not_count():
+    assert words("# One two\n```\nthree\n```\n| four | `five` |\n") == 4

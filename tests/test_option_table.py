@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import pathlib
-import re
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from tf_multitier import option_record
 from tf_multitier import options
 from tf_multitier import storage_option
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DESCRIPTIONS = option_record.DESCRIPTIONS
 
 # What an op has besides the attributes of the variable.
@@ -74,14 +71,6 @@ def test_a_class_of_options_says_the_words_of_the_record():
         assert "{options}" not in said
         for name in names:
             assert f"{name}: {DESCRIPTIONS[name]['text']}" in said
-
-
-@pytest.mark.parametrize("name", storage_option.OPTIONS)
-def test_the_page_of_options_says_the_words_of_the_record(name):
-    text = (ROOT / "docs/options.md").read_text()
-    [row] = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
-    _, meaning = row.split(" | ", 1)
-    assert meaning.startswith(DESCRIPTIONS[name]["text"])
 
 
 def test_a_table_takes_options_by_name_or_as_a_mapping_and_no_other():

@@ -13,7 +13,7 @@ _DESCRIPTION = """\
 Runs a Python program that was written for DeepRec, unchanged, on this TensorFlow.
 
 In the program and its own modules, `import tensorflow` gives TensorFlow 1's API with DeepRec's names. Installed packages
-still get TensorFlow 2. docs/deeprec.md lists which names work and which are refused.
+still get TensorFlow 2. docs/deeprec_names.md lists which names work and which are refused.
 """
 
 _EPILOG = """\
@@ -29,7 +29,7 @@ environment:
                            loaded TensorFlow before
   MALLOC_TRIM_THRESHOLD_   if this, MALLOC_TOP_PAD_, MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES is set, the runner does not tune malloc;
                            otherwise malloc keeps freed memory for the next step
-  TF_MULTITIER_STORAGE_*   tiers of embedding variables that the program makes without a StorageOption: docs/options.md
+  TF_MULTITIER_STORAGE_*   tiers of embedding variables that the program makes without a StorageOption: docs/environment.md
 """
 
 

@@ -435,7 +435,7 @@ class Queries:
         """Statistics of the table and its tiers, as a dict.
 
         The field "tiers" lists the tiers, fastest first: their rows and bytes, hits and misses, promotions and demotions, reads,
-        writes and bytes of I/O. docs/operations.md, "Statistics", describes all fields with their units.
+        writes and bytes of I/O. docs/statistics.md describes all fields with their units.
 
         Returns:
           A dict, eagerly; in a v1 graph, what `session.run` gives it for. That of a partitioned variable has the sums over its parts,

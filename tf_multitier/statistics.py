@@ -1,7 +1,7 @@
 """Statistics of tables over time: rates between two readings, and TensorBoard.
 
 `StatisticsWriter` takes readings of engine tables or of embedding variables; `tf_multitier.train.StatisticsHook` takes them in a
-MonitoredTrainingSession. docs/operations.md, "Statistics", describes the fields of a reading.
+MonitoredTrainingSession. docs/statistics.md describes the fields of a reading.
 """
 
 from __future__ import annotations

@@ -398,7 +398,7 @@ class Table(RowTransfer, TierControl):
         return self.total_count()
 
     def stats(self) -> dict:
-        """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
+        """Statistics as a dict; "tiers" is a list with one dict per tier. docs/statistics.md describes all fields."""
         return json.loads(self._table.stats_json())
 
 
