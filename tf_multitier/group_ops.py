@@ -79,7 +79,7 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
             groups[member.variable.world is not None].append(number)
             continue
         devices = {_anchor(part).device for part in member.parts}
-        if len(devices) > 1 and member.source == "variable":
+        if member.source == "variable" and (len(devices) > 1 or _is_gpu(*devices)):
             member = members[number] = _brought_together(member)
             devices = {_anchor(part).device for part in member.parts}
         groups[_is_on_hbm(member), min(devices)].append(number)
@@ -190,8 +190,12 @@ def _one_op(members, joins, training):
         return group_tape.look_up(inputs, attrs, on_hbm)
 
 
+def _is_gpu(device):
+    return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
 def _brought_together(member):
-    """Replaces a static variable whose parts are on several devices by a "tensor" member.
+    """Replaces a static variable by a "tensor" member: its parts are on several devices, or on a GPU, which the op cannot read.
 
     Lookups on those devices read the value of each id into a matrix. The group's op pools from that matrix.
     """

@@ -87,8 +87,20 @@ def gradient_apart(gradient: typing.Any) -> typing.Any:
 
 def _is_handle_with_hbm(tensor):
     if isinstance(tensor, EagerTensor):
-        return False
+        return False  # nothing is colocated
+    tensor = _outside_of_functions(tensor)
+    if isinstance(tensor, EagerTensor):
+        return tensor.dtype == tf.resource and "GPU" in tensor.device
     return is_handle(tensor) and tensor.op.type == HBM_HANDLE_OP_TYPE
+
+
+def _outside_of_functions(tensor):
+    """What a function or a branch captured as `tensor`; a tensor that is not captured itself."""
+    captures = getattr(tensor.graph, "captures", [])
+    for outside, inside in captures:
+        if inside is tensor:
+            return outside if isinstance(outside, EagerTensor) else _outside_of_functions(outside)
+    return tensor
 
 
 def _apart(on_hbm, scope):

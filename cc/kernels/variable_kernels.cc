@@ -169,7 +169,7 @@ class NothingKernel : public OpKernel {
   bool IsExpensive() override { return false; }
 };
 
-REGISTER_KERNEL_BUILDER(Name("Multitier_import_tf_multitier").Device(DEVICE_CPU), NothingKernel);
+MULTITIER_HOST_KERNEL("Multitier_import_tf_multitier", NothingKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierEmbeddingVariableHandle").Device(DEVICE_CPU), HandleKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierOwnedEmbeddingVariableHandle").Device(DEVICE_CPU), OwnedHandleKernel);
 MULTITIER_HOST_KERNEL("MultitierHbmEmbeddingVariableHandle", HandleKernel, "handle");
