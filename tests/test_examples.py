@@ -1,7 +1,6 @@
 """The examples as a user runs them, and their parts: rows read and generated, metrics."""
 
 import gzip
-import json
 import os
 import re
 import subprocess
@@ -526,7 +525,7 @@ def test_totals_have_a_line_for_each_tier_and_no_table():
     tier = dict(
         rows=5, row_bytes=2048, resident_bytes=4096, hits=30, promotions=1, demotions=2, name="dram"
     )
-    stats = {"a": json.dumps(dict(tiers=[tier], rows=5, absent=10, index_bytes=0, filter_bytes=0))}
+    stats = {"a": dict(tiers=[tier], rows=5, absent=10, index_bytes=0, filter_bytes=0)}
     header, _, line = metrics.format_totals(stats).splitlines()
     assert header.split() == "tier rows row bytes memory disk hit rate".split()
     assert line.split() == "dram 5 2.0 KiB 4.0 KiB 0 B 75.0%".split()
