@@ -1,4 +1,4 @@
-"""Programs that are killed, many times: a process imports TensorFlow once, and each life is a child that it forks.
+"""Programs that are killed, many times: a process imports what they need once, and each life is a child that it forks.
 
     with Lives("import test_x", "test_x.live({path!r})", path=path) as lives:
         for seed in range(50):
@@ -14,12 +14,13 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
-import sys
 import textwrap
 
+import forks
+from engine_util import STRESS
+
 # Rounds of each test with kills.
-KILLS = int(os.environ.get("TF_MULTITIER_KILLS", "50"))
+KILLS = int(os.environ.get("TF_MULTITIER_KILLS", "50" if STRESS else "20"))
 
 _TESTS = os.path.dirname(os.path.abspath(__file__))
 
@@ -109,12 +110,7 @@ class Lives:
         self._code = _PARENT.format(imports=imports, life=life.format(**arguments))
 
     def __enter__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", self._code, _TESTS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = forks.start(["-c", self._code, _TESTS])
         return self
 
     def __exit__(self, *unused):
