@@ -71,12 +71,18 @@ def world(request):
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory):
-    """The path of the C++ program of examples/serving, built as its README says."""
+    """The path of the C++ program of examples/serving, built as its README says, once for all processes of pytest."""
+    import fcntl
     import subprocess
 
-    program = str(tmp_path_factory.mktemp("serve") / "serve")
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    program = folder / "serve"
     script = os.path.join(os.path.dirname(_HERE), "examples", "serving", "build.sh")
-    subprocess.run(
-        [script, program], check=True, env=dict(os.environ, PYTHON=sys.executable), timeout=300
-    )
-    return program
+    with open(folder / "serve.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            environ = dict(os.environ, PYTHON=sys.executable)
+            subprocess.run([script, program], check=True, env=environ, timeout=300)
+    return str(program)
