@@ -10,6 +10,8 @@ import external_util
 from external_util import make_table
 from external_util import option
 from external_util import train
+from pairs import pairwise
+from pairs import WORLDS
 import storage_util
 import tf_multitier
 from tf_multitier import engine
@@ -24,8 +26,7 @@ def data_of(table):
     return rows.data[np.argsort(rows.keys)]
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@pairwise(world=WORLDS, rule=["sgd", "adagrad", "adam"], parts=[1, 3])
 def test_training_gives_the_bits_of_dram(world, rule, parts, tmp_path):
     stores = {kind: external_util.make_class() for kind in TYPES}
     models = [storage_util.WorldModel(world, tf_multitier.StorageOption(), "dram", rule=rule)]

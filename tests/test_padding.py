@@ -8,6 +8,7 @@ from tf_multitier import lookup
 from tf_multitier import nn
 from variable_util import make
 from worlds import needs_eager
+from worlds import WORLDS
 
 DIM = 4
 WEIGHTS = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -85,7 +86,10 @@ LOOKUPS = {
 
 
 @pytest.mark.parametrize(
-    "key_dtype, parts", [("int64", 2), ("int32", 1), ("uint64", 1), ("uint32", 2)]
+    "world, key_dtype, parts",
+    [(world, "int64", 2) for world in WORLDS]
+    + [("session", "uint32", 2), ("eager", "uint64", 1), ("function", "int32", 1)],
+    indirect=["world"],
 )
 def test_no_lookup_reads_counts_or_trains_padding(world, key_dtype, parts):
     p = PADDINGS[key_dtype]
