@@ -1,7 +1,7 @@
 """Programs as DeepRec's model zoo has them, run by `python3 -m tf_multitier.deeprec`: they learn, and go on from their checkpoints.
 
-By default programs run once that have among them every function of the API that one of them has, models with embedding variables
-over DRAM and SSDHASH, and one model in all ways. TF_MULTITIER_STRESS=1 runs all models in all ways, and all samples in all ways.
+By default a model of each kind and the samples that differ run once, with embedding variables over DRAM and SSDHASH, and one model
+in all ways. TF_MULTITIER_STRESS=1 runs all models in all ways, and all samples in all ways.
 TF_MULTITIER_CRITEO_ROWS=FILE, tab-separated rows of the Criteo log, runs the click models on these rows too.
 """
 
