@@ -20,8 +20,7 @@ constexpr uint64_t kTombstoneWord = static_cast<uint64_t>(WordState::kTombstone)
 
 }  // namespace
 
-ShardIndex::ShardIndex(Env* env, bool frozen, uint64_t max_words)
-    : env_(env), frozen_(frozen), max_words_(max_words), buckets_(first_) {
+ShardIndex::ShardIndex(Env* env, bool frozen, Limits limits) : env_(env), frozen_(frozen), limits_(limits), buckets_(first_) {
   if (frozen_) tag_base_ = kFrozenLog2Buckets;
 }
 
@@ -163,9 +162,9 @@ uint64_t* ShardIndex::AllocateBuckets(int log2, size_t* allocated_bytes, bool* r
   *reserved = false;
   if (bytes < kReserveBytes) return static_cast<uint64_t*>(env_->AllocatePages(bytes, /*huge=*/false));
   if (!env_->CommitPages(nullptr, bytes)) return nullptr;
-  // Room for max_words_ and one doubling more, so that growth stays in place.
+  // Room for max_words and one doubling more, so that growth stays in place.
   size_t reserve = bytes;
-  while (reserve < (size_t{1} << 38) && MaxWords(reserve / 64) / 2 < max_words_) reserve <<= 1;
+  while (reserve < (size_t{1} << 38) && MaxWords(reserve / 64) / 2 < limits_.max_words) reserve <<= 1;
   uint64_t* buckets = static_cast<uint64_t*>(env_->ReserveAddressSpace(reserve, /*huge=*/true));
   if (buckets == nullptr) return static_cast<uint64_t*>(env_->AllocatePages(bytes, /*huge=*/true));
   *allocated_bytes = reserve;

@@ -80,8 +80,12 @@ class ShardIndex {
   // Returns the hash of the key of a word whose key is in memory (DRAM and counted words).
   using HashOfWord = std::function<uint64_t(WordState state, uint32_t location)>;
 
-  // frozen: keys may be in lower tiers, so the tag base never changes. max_words: size of the reserved address space.
-  ShardIndex(Env* env, bool frozen, uint64_t max_words);
+  struct Limits {
+    uint64_t max_words = 0;  // size of the reserved address space
+    double max_load = kMaxLoad;
+  };
+  // frozen: keys may be in lower tiers, so the tag base never changes.
+  ShardIndex(Env* env, bool frozen, Limits limits);
   ~ShardIndex();
   ShardIndex(const ShardIndex&) = delete;
   ShardIndex& operator=(const ShardIndex&) = delete;
@@ -178,8 +182,8 @@ class ShardIndex {
   // Bit i is set if the high half of word i, under `mask`, equals `want`.
   static unsigned MatchHigh(const uint64_t* bucket, uint32_t mask, uint32_t want);
 
-  static size_t MaxWords(size_t num_buckets) {
-    return static_cast<size_t>(kMaxLoad * static_cast<double>(num_buckets * kWordsPerBucket));
+  size_t MaxWords(size_t num_buckets) const {
+    return static_cast<size_t>(limits_.max_load * static_cast<double>(num_buckets * kWordsPerBucket));
   }
   // The first free word (tombstone or empty) from `home` on, at most kMaxDistance buckets away; nullptr if there is none.
   static uint64_t* FreeWord(uint64_t* buckets, size_t num_buckets, uint64_t home, uint32_t* distance);
@@ -196,7 +200,7 @@ class ShardIndex {
 
   Env* const env_;
   const bool frozen_;
-  const uint64_t max_words_;
+  const Limits limits_;
   uint64_t* buckets_;
   size_t num_buckets_ = 1;  // a power of two
   int log2_buckets_ = 0;

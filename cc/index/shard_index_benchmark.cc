@@ -25,11 +25,11 @@ void Fill(ShardIndex* index, int64_t n) {
 // Uniform keys of [first, first + n), probed 32 at a time: prefetch all, then look at all.
 void Probe(benchmark::State& state, int64_t first) {
   const int64_t n = state.range(0);
-  ShardIndex index(Env::Posix(), /*frozen=*/false, static_cast<uint64_t>(n));
+  ShardIndex index(Env::Posix(), /*frozen=*/false, {static_cast<uint64_t>(n)});
   Fill(&index, n);
   std::mt19937_64 random(1);
   std::vector<int64_t> keys(1 << 20);
-  for (int64_t& key : keys) key = first + static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  for (int64_t& key : keys) key = first + static_cast<int64_t>(random() % {static_cast<uint64_t>(n)});
   size_t at = 0;
   uint64_t sum = 0;
   for (auto _ : state) {
@@ -62,7 +62,7 @@ BENCHMARK(BM_ProbeAbsent)->Arg(1000000)->Arg(10000000);
 void BM_Insert(benchmark::State& state) {
   const int64_t n = state.range(0);
   for (auto _ : state) {
-    ShardIndex index(Env::Posix(), /*frozen=*/state.range(1) != 0, static_cast<uint64_t>(n));
+    ShardIndex index(Env::Posix(), /*frozen=*/state.range(1) != 0, {static_cast<uint64_t>(n)});
     Fill(&index, n);
     benchmark::DoNotOptimize(index.words());
   }

@@ -18,7 +18,7 @@ constexpr uint64_t kUnbounded = uint64_t{1} << 32;
 // An index whose keys are numbers: key i is at location i and has any hash that a test chooses.
 class Keys {
  public:
-  Keys(Env* env, bool frozen, uint64_t max_words = kUnbounded) : index(env, frozen, max_words) {}
+  Keys(Env* env, bool frozen, uint64_t max_words = kUnbounded) : index(env, frozen, {max_words}) {}
 
   Status Insert(uint64_t hash, WordState state = WordState::kDram) {
     const uint32_t id = static_cast<uint32_t>(hashes.size());

@@ -275,6 +275,20 @@ TEST(EmbeddingTable, ExportThenImportGivesTheSameTable) {
   ExpectSameTables(a.get(), b.get());
 }
 
+TEST(EmbeddingTable, ShardsDoubleTheirIndexesOneAfterTheOther) {
+  auto table = MakeTable(BasicOptions(1));
+  constexpr int64_t kStep = 16 * 1024, kRows = 800 * 1024;
+  int64_t before = 0;
+  for (int64_t first = 0; first < kRows; first += kStep) {
+    MT_ASSERT_OK(Sgd(Range(first, first + kStep), 1.0f, 1).Run(table.get()));
+    const int64_t bytes = table->Stats().index_bytes;
+    if (first > kRows / 2) {
+      EXPECT_LE(bytes - before, before * 4 / 10) << "at " << first << " rows";
+    }
+    before = bytes;
+  }
+}
+
 TEST(EmbeddingTable, BoundedDramAloneRefusesWhatDoesNotFitAndChangesNothing) {
   TableOptions options = BasicOptions(3);
   options.dram_budget_bytes = 128;  // 8 rows of 16 bytes

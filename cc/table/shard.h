@@ -34,8 +34,9 @@ class alignas(64) Shard {
   class Locked;
   class Shared;
 
-  Shard(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words, std::shared_ptr<RowMemory> memory)
-      : rows_(common, std::move(layout), max_words, std::move(memory), &resolved_) {}
+  Shard(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
+        std::shared_ptr<RowMemory> memory)
+      : rows_(common, std::move(layout), limits, std::move(memory), &resolved_) {}
 
  private:
   SharedMutex mutex_;              // guards all members below

@@ -9,12 +9,12 @@ constexpr size_t kGroup = 32;  // rows whose initial values are drawn together
 
 }  // namespace
 
-ShardRows::ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words,
+ShardRows::ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
                      std::shared_ptr<RowMemory> memory, Event* resolved)
     : common_(common),
       levels_(common->levels),
       resolved_(resolved),
-      index_(common->env, levels_.count > 0, max_words),
+      index_(common->env, levels_.count > 0, limits),
       dram_(common->env, std::move(layout), std::move(memory)),
       counted_(common->env),
       dram_order_(&dram_, common->strategy, common->exact, common->by_score),

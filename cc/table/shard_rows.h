@@ -75,8 +75,8 @@ struct ReadProbe {
 class ShardRows {
  public:
   // `resolved` happens when a record is no longer being read.
-  ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words, std::shared_ptr<RowMemory> memory,
-            Event* resolved);
+  ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
+            std::shared_ptr<RowMemory> memory, Event* resolved);
   ShardRows(const ShardRows&) = delete;
   ShardRows& operator=(const ShardRows&) = delete;
 

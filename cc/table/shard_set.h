@@ -19,8 +19,11 @@ class ShardSet {
   // A power of two of them. REQUIRES: called once, before all else
   void Make(int log2, ShardCommon* common, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory) {
     log2_ = log2;
-    for (int s = 0; s < 1 << log2; ++s) {
-      shards_.push_back(std::make_unique<Shard>(common, layout, (uint64_t{1} << 32) >> log2, memory));
+    const int n = 1 << log2;
+    for (int s = 0; s < n; ++s) {
+      const ShardIndex::Limits limits{(uint64_t{1} << 32) >> log2,
+                                      ShardIndex::kMaxLoad + kLoadSpread * (s - (n - 1) / 2.0) / n};
+      shards_.push_back(std::make_unique<Shard>(common, layout, limits, memory));
     }
   }
   size_t size() const { return shards_.size(); }
@@ -40,6 +43,10 @@ class ShardSet {
   }
 
  private:
+  // A hash spreads keys so evenly that shards of one load cap would all double their indexes in one step of training. Their
+  // caps differ, so they double one after the other.
+  static constexpr double kLoadSpread = 0.08;
+
   int log2_ = 0;
   std::vector<std::unique_ptr<Shard>> shards_;
 };
