@@ -68,7 +68,7 @@ TABLE_PARTS = [
     ("apply_operation", "apply_gather", "apply_refusal", "apply_update"),
     ("table_above",),
     (
-        "table_impl",
+        "host_table",
         "adopt",
         "apply",
         "counted_bound",
@@ -267,7 +267,7 @@ def test_the_parts_of_a_table_stand_on_each_other_without_a_cycle():
     [
         ("cc/table/shard_rows.cc", "cc/table/tier_stack.h"),
         ("cc/table/tier_stack.h", "cc/table/demoter.h"),
-        ("cc/table/row_mover.cc", "cc/table/table_impl.h"),
+        ("cc/table/row_mover.cc", "cc/table/host_table.h"),
         ("cc/table/snapshot_marks.h", "cc/table/shard.h"),
     ],
 )

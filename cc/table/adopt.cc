@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -28,7 +28,7 @@ struct Adopted {
 
 }  // namespace
 
-Result<RowLayout> EmbeddingTable::Impl::FirstLayout() const {
+Result<RowLayout> HostTable::FirstLayout() const {
   MT_ASSIGN_OR_RETURN(RowLayout row, RowLayout::Create(options_.dim, options_.value_dtype));
   std::vector<ColumnSpec> recovered;
   if (options_.adopt) recovered = options_.lower_tiers.back().tier->recovered_columns();
@@ -56,7 +56,7 @@ Result<RowLayout> EmbeddingTable::Impl::FirstLayout() const {
   return row;
 }
 
-Status EmbeddingTable::Impl::Adopt() {
+Status HostTable::Adopt() {
   const int level = levels_.last();
   const bool ordered = levels_.bounded[level];
   int64_t newest = -1;

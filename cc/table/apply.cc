@@ -1,7 +1,7 @@
 // Apply: the checks of a request, then gather and update (apply_operation.h), then trim (demoter.h); see embedding_table.h.
 
 #include "cc/table/apply_operation.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -66,14 +66,14 @@ Result<std::vector<uint32_t>> SlotOffsets(const ApplyRequest& request, const Row
 
 }  // namespace
 
-Status EmbeddingTable::Impl::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
+Status HostTable::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
   MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
   MT_ASSIGN_OR_RETURN(*slot_offsets, SlotOffsets(request, *layout(), options_));
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* executor) {
+Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/base/hash.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -48,7 +48,7 @@ class LeastStandings {
 }  // namespace
 
 template <typename Visit>
-void EmbeddingTable::Impl::VisitCounted(Visit visit) {
+void HostTable::VisitCounted(Visit visit) {
   for (auto& shard : shards_) {
     for (uint32_t from = 0, end = 1; from < end; from += kBoundSlice) {
       Shard::Locked lock(shard.get());
@@ -61,7 +61,7 @@ void EmbeddingTable::Impl::VisitCounted(Visit visit) {
   }
 }
 
-void EmbeddingTable::Impl::BoundCounted() {
+void HostTable::BoundCounted() {
   const int64_t most = options_.filter.max_keys;
   if (options_.filter.kind != AdmissionKind::kCounter || most == 0) return;
   MutexLock alone(bounding_counted_);

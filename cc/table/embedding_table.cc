@@ -1,12 +1,12 @@
-// The public face: each method is one of EmbeddingTable::Impl, or, if a tier is above the table, one of its front. The memory
+// The public face: each method is one of HostTable, or, if a tier is above the table, one of its front. The memory
 // that it needs is held in reserve.
 
 #include "cc/table/embedding_table.h"
 
 #include <algorithm>
 
+#include "cc/table/host_table.h"
 #include "cc/table/table_above.h"
-#include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
@@ -16,19 +16,19 @@ constexpr size_t kChunkKeys = 64 * 1024;  // at most: what Import and Expire do 
 }  // namespace
 
 template <typename Call>
-auto EmbeddingTable::WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<Impl&>())) {
-  const MemoryLease lease(Impl::kScratchBytes + keys * Impl::kScratchBytesOfKey);
+auto EmbeddingTable::WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<HostTable&>())) {
+  const MemoryLease lease(HostTable::kScratchBytes + keys * HostTable::kScratchBytesOfKey);
   if (!lease.ok()) return lease.Refusal(StrCat("table '", options().name, "'"));
-  return front_ ? call(*front_) : call(*impl_);
+  return front_ ? call(*front_) : call(*host_);
 }
 
-EmbeddingTable::EmbeddingTable(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddingTable::EmbeddingTable(std::unique_ptr<HostTable> host) : host_(std::move(host)) {}
 EmbeddingTable::EmbeddingTable(TableOptions options, std::unique_ptr<TableFront> front)
     : options_of_front_(std::make_unique<const TableOptions>(std::move(options))), front_(std::move(front)) {}
 EmbeddingTable::~EmbeddingTable() = default;
 
 Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions options) {
-  const MemoryLease lease(Impl::kScratchBytes);
+  const MemoryLease lease(HostTable::kScratchBytes);
   if (!lease.ok()) return lease.Refusal(StrCat("table '", options.name, "'"));
   if ((options.above == nullptr) == options.hbm_budget().bounded()) {
     return InvalidArgumentError("table '", options.name,
@@ -36,9 +36,9 @@ Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions opti
                                 options.above == nullptr ? "no device" : "a device", " and ", options.hbm_budget().text());
   }
   if (options.above == nullptr) {
-    auto impl = std::make_unique<Impl>(std::move(options));
-    MT_RETURN_IF_ERROR(impl->Init());
-    return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(std::move(impl)));
+    auto host = std::make_unique<HostTable>(std::move(options));
+    MT_RETURN_IF_ERROR(host->Init());
+    return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(std::move(host)));
   }
   TableOptions below = options;
   below.above = nullptr;
@@ -49,9 +49,9 @@ Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions opti
   return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(std::move(options), std::move(front)));
 }
 
-const TableOptions& EmbeddingTable::options() const { return front_ ? *options_of_front_ : impl_->options(); }
+const TableOptions& EmbeddingTable::options() const { return front_ ? *options_of_front_ : host_->options(); }
 int EmbeddingTable::dim() const { return options().dim; }
-std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return front_ ? front_->layout() : impl_->layout(); }
+std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return front_ ? front_->layout() : host_->layout(); }
 
 Status EmbeddingTable::CheckTables(Span<const uint16_t> tables, size_t n) const {
   const size_t count = absent_values().initial().tables();
@@ -81,7 +81,7 @@ Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* ex
                     [&](auto& table) { return table.Lookup(keys, out, executor, places, stride, reason, tables); });
 }
 const AbsentValues& EmbeddingTable::absent_values() const {
-  return front_ == nullptr ? impl_->absent_values() : front_->absent_values();
+  return front_ == nullptr ? host_->absent_values() : front_->absent_values();
 }
 Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) {
   return WithMemory(request.keys.size(), [&](auto& table) { return table.Apply(request, executor); });
@@ -89,7 +89,7 @@ Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) {
 Status EmbeddingTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
   return WithMemory(keys.size(), [&](auto& table) { return table.Prefetch(keys, timeout_us, pinned); });
 }
-void EmbeddingTable::ReleasePrefetched() { front_ ? front_->ReleasePrefetched() : impl_->ReleasePrefetched(); }
+void EmbeddingTable::ReleasePrefetched() { front_ ? front_->ReleasePrefetched() : host_->ReleasePrefetched(); }
 Status EmbeddingTable::AddSlots(Span<const ColumnSpec> slots) {
   return WithMemory(0, [&](auto& table) { return table.AddSlots(slots); });
 }
@@ -103,7 +103,7 @@ Status EmbeddingTable::ScoreOf(Span<const int64_t> keys, int64_t* out) {
   return options().score == Score::kFrequency ? Frequency(keys, out) : Version(keys, out);
 }
 Status EmbeddingTable::SetScore(int64_t score, bool* decreased) {
-  return front_ ? front_->SetScore(score, decreased) : impl_->SetScore(score, decreased);
+  return front_ ? front_->SetScore(score, decreased) : host_->SetScore(score, decreased);
 }
 Status EmbeddingTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   return WithMemory(keys.size(), [&](auto& table) { return table.LookupTier(keys, out); });
@@ -150,8 +150,8 @@ Status EmbeddingTable::Import(const Rows& rows, Executor* executor) {
   const size_t keys = std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys);
   return WithMemory(keys, [&](auto& table) { return table.Import(rows, executor); });
 }
-std::vector<int64_t> EmbeddingTable::PopDropped() { return front_ ? front_->PopDropped() : impl_->PopDropped(); }
-UpdateCounts EmbeddingTable::LastUpdate() const { return front_ ? front_->LastUpdate() : impl_->LastUpdate(); }
+std::vector<int64_t> EmbeddingTable::PopDropped() { return front_ ? front_->PopDropped() : host_->PopDropped(); }
+UpdateCounts EmbeddingTable::LastUpdate() const { return front_ ? front_->LastUpdate() : host_->LastUpdate(); }
 Result<Rows> EmbeddingTable::PopDroppedRows() {
   return WithMemory(0, [&](auto& table) { return table.PopDroppedRows(); });
 }
@@ -170,10 +170,10 @@ Result<std::vector<int64_t>> EmbeddingTable::RemovedSince(int64_t version) {
   keys.resize(without);
   return keys;
 }
-int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : impl_->ChangesSince(); }
-int64_t EmbeddingTable::TotalCount() const { return front_ ? front_->TotalCount() : impl_->TotalCount(); }
-int64_t EmbeddingTable::NewestStep() const { return front_ ? front_->NewestStep() : impl_->NewestStep(); }
-TableStats EmbeddingTable::Stats() const { return front_ ? front_->Stats() : impl_->Stats(); }
+int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : host_->ChangesSince(); }
+int64_t EmbeddingTable::TotalCount() const { return front_ ? front_->TotalCount() : host_->TotalCount(); }
+int64_t EmbeddingTable::NewestStep() const { return front_ ? front_->NewestStep() : host_->NewestStep(); }
+TableStats EmbeddingTable::Stats() const { return front_ ? front_->Stats() : host_->Stats(); }
 Status EmbeddingTable::Drain() {
   return WithMemory(0, [&](auto& table) { return table.Drain(); });
 }
@@ -193,20 +193,20 @@ Status EmbeddingTable::Compact() {
 // --- For what is above: only the table itself is asked.
 
 Status EmbeddingTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
-  return WithMemory(rows.keys.size(), [&](auto&) { return impl_->CopyOut(rows, as); });
+  return WithMemory(rows.keys.size(), [&](auto&) { return host_->CopyOut(rows, as); });
 }
 Status EmbeddingTable::PutBack(const RowBatch& rows) {
-  return WithMemory(rows.keys.size(), [&](auto&) { return impl_->PutBack(rows); });
+  return WithMemory(rows.keys.size(), [&](auto&) { return host_->PutBack(rows); });
 }
 Status EmbeddingTable::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
-  return impl_->CheckApply(request, slot_offsets);
+  return host_->CheckApply(request, slot_offsets);
 }
-int64_t EmbeddingTable::NoteApply(int64_t global_step) { return impl_->NoteApply(global_step); }
-void EmbeddingTable::NoteRemoved(Span<const int64_t> keys) { impl_->NoteRemoved(keys); }
+int64_t EmbeddingTable::NoteApply(int64_t global_step) { return host_->NoteApply(global_step); }
+void EmbeddingTable::NoteRemoved(Span<const int64_t> keys) { host_->NoteRemoved(keys); }
 void EmbeddingTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {
-  impl_->CountInFilter(keys, counts, take_back);
+  host_->CountInFilter(keys, counts, take_back);
 }
 
-void EmbeddingTable::AwaitSnapshot() const { impl_->AwaitSnapshot(); }
+void EmbeddingTable::AwaitSnapshot() const { host_->AwaitSnapshot(); }
 
 }  // namespace multitier

@@ -82,6 +82,7 @@ struct LowerTierOptions {
   Budget budget() const { return Budget::Of(budget_bytes, budget_rows); }
 };
 
+class HostTable;   // host_table.h
 class TableAbove;  // table_above.h
 class TableFront;
 
@@ -357,15 +358,14 @@ class EmbeddingTable {
   TableFront* front() const { return front_.get(); }
 
  private:
-  class Impl;
-  explicit EmbeddingTable(std::unique_ptr<Impl> impl);
+  explicit EmbeddingTable(std::unique_ptr<HostTable> host);
   EmbeddingTable(TableOptions options, std::unique_ptr<TableFront> front);
   // Calls call(table) with the front or the table. Holds in reserve the memory that an operation on `keys` keys needs;
   // ResourceExhausted if it cannot be had.
   template <typename Call>
-  auto WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<Impl&>()));
+  auto WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<HostTable&>()));
   // One of the two: the table itself, or what is above it and owns it.
-  const std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<HostTable> host_;
   const std::unique_ptr<const TableOptions> options_of_front_;
   const std::unique_ptr<TableFront> front_;
 };

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cc/row/value_column.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -24,9 +24,9 @@ const float* FloatsOf(const TableOptions& options, const uint8_t* row_data, std:
 }  // namespace
 
 // Takes rows out of the table that are expired at a step.
-class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
+class HostTable::ExpireVisitor : public RecordVisitor {
  public:
-  ExpireVisitor(Impl* table, int64_t step, bool by_weight)
+  ExpireVisitor(HostTable* table, int64_t step, bool by_weight)
       : table_(table), step_(step), needs_row_(by_weight || table->snapshot_.taken()) {}
   bool NeedsRow() const override { return needs_row_; }
   Damage OnDamage() const override { return Damage::kError; }
@@ -51,7 +51,7 @@ class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
     return true;
   }
 
-  Impl* const table_;
+  HostTable* const table_;
   const int64_t step_;
   const bool needs_row_;
   FreedRecords freed_;
@@ -59,7 +59,7 @@ class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
   int64_t rows_ = 0;  // expired
 };
 
-Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
+Status HostTable::Expire(int64_t step, int64_t* expired) {
   if (expired != nullptr) *expired = 0;
   if (!options_.expiry.enabled()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
@@ -74,7 +74,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   return status;
 }
 
-void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
+void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
   std::vector<float> floats;
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
     snapshot_.Await();
@@ -113,13 +113,13 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
   }
 }
 
-bool EmbeddingTable::Impl::ExpiredBySteps(int64_t step, int64_t version) const {
+bool HostTable::ExpiredBySteps(int64_t step, int64_t version) const {
   ExpirySpec by_steps = options_.expiry;
   by_steps.l2_weight_threshold = -1.0f;
   return Expired(by_steps, step, version, nullptr, 0);
 }
 
-Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
+Status HostTable::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
   Status status = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t) {
@@ -143,7 +143,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
   return status;
 }
 
-Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
+Status HostTable::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
   Shard* shard = shards_[s].get();
   const ShardWriter writer(shard);
   TierKeys keys;

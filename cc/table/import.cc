@@ -14,7 +14,7 @@
 #include "cc/base/prefetch.h"
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -36,7 +36,7 @@ bool IsNowhere(const Found& found) { return found.row == nullptr && found.counte
 }  // namespace
 
 // A chunk of the rows of an import.
-struct EmbeddingTable::Impl::ImportedChunk {
+struct HostTable::ImportedChunk {
   const Rows& rows;
   size_t from, to;                  // of rows.keys
   const std::vector<int>& columns;  // of the layout: where the columns of `rows` go
@@ -64,7 +64,7 @@ struct EmbeddingTable::Impl::ImportedChunk {
   const size_t elements = static_cast<size_t>(rows.row_elements());
 };
 
-Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
+Status HostTable::Import(const Rows& rows, Executor* executor) {
   const size_t n = rows.keys.size();
   const std::string table = StrCat("table '", options_.name, "': import: ");
   if (rows.columns.empty() || rows.columns[0].dim != options_.dim) {
@@ -107,7 +107,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::ImportChunk(ImportedChunk chunk, Executor* executor) {
+Status HostTable::ImportChunk(ImportedChunk chunk, Executor* executor) {
   if (common_.evicts) chunk.stamp = common_.accesses.fetch_add(chunk.size());
   std::vector<FreedRecords> freed(shards_.size());
   std::vector<std::vector<uint32_t>> left(shards_.size()), rest(shards_.size());  // entries of the batch, by shard
@@ -132,7 +132,7 @@ Status EmbeddingTable::Impl::ImportChunk(ImportedChunk chunk, Executor* executor
   return status;
 }
 
-bool EmbeddingTable::Impl::MayLoad(const KeyBatch& batch) {
+bool HostTable::MayLoad(const KeyBatch& batch) {
   if (demoter_.failed()) return false;                                  // the long way tries again, or says why not
   if (!common_.evicts && base_.budgets.dram().bounded()) return false;  // DRAM may be full
   const std::shared_ptr<const RowLayout> layout = this->layout();
@@ -144,7 +144,7 @@ bool EmbeddingTable::Impl::MayLoad(const KeyBatch& batch) {
   return true;
 }
 
-bool EmbeddingTable::Impl::ReserveToLoad(const KeyBatch& batch) {
+bool HostTable::ReserveToLoad(const KeyBatch& batch) {
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     const size_t n = batch.end(s) - batch.begin(s);
     Shard::Locked lock(shards_[s]);
@@ -153,7 +153,7 @@ bool EmbeddingTable::Impl::ReserveToLoad(const KeyBatch& batch) {
   return true;
 }
 
-void EmbeddingTable::Impl::NotInMemory(const KeyBatch& batch, int s, std::vector<uint32_t>* entries) const {
+void HostTable::NotInMemory(const KeyBatch& batch, int s, std::vector<uint32_t>* entries) const {
   if (levels_.count == 0 && options_.filter.kind != AdmissionKind::kCounter) return;
   const uint32_t end = batch.end(s);
   Shard::Locked lock(shards_[s]);
@@ -164,13 +164,13 @@ void EmbeddingTable::Impl::NotInMemory(const KeyBatch& batch, int s, std::vector
   }
 }
 
-size_t EmbeddingTable::Impl::RowsOf(const ShardRows& shard) const {
+size_t HostTable::RowsOf(const ShardRows& shard) const {
   size_t rows = shard.dram_rows();
   for (int level = 0; level < levels_.count; ++level) rows += static_cast<size_t>(shard.rows_in(level));
   return rows;
 }
 
-bool EmbeddingTable::Impl::TakeRoomToLoad(ShardRows* shard, size_t n) {
+bool HostTable::TakeRoomToLoad(ShardRows* shard, size_t n) {
   const RowLayout& layout = *shard->layout();
   if (RowsOf(*shard) + n > base_.budgets.share(base_.budgets.dram_rows(layout), layout)) return false;
   if (!shard->ReserveRows(n).ok()) return false;
@@ -178,8 +178,8 @@ bool EmbeddingTable::Impl::TakeRoomToLoad(ShardRows* shard, size_t n) {
   return true;
 }
 
-void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int s,
-                                     const std::vector<uint32_t>& skipped, std::vector<uint32_t>* rest, FreedRecords* freed) {
+void HostTable::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int s, const std::vector<uint32_t>& skipped,
+                          std::vector<uint32_t>* rest, FreedRecords* freed) {
   const uint32_t end = batch.end(s);
   Shard::Locked lock(shards_[s]);
   ShardRows& shard = *lock;
@@ -243,9 +243,9 @@ void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch&
   }
 }
 
-Status EmbeddingTable::Impl::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk,
-                                        const std::vector<std::vector<uint32_t>>& entries, Executor* executor,
-                                        std::vector<FreedRecords>* freed) {
+Status HostTable::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk,
+                             const std::vector<std::vector<uint32_t>>& entries, Executor* executor,
+                             std::vector<FreedRecords>* freed) {
   std::vector<uint32_t> positions;
   for (const std::vector<uint32_t>& of_shard : entries) {
     for (const uint32_t e : of_shard) positions.push_back(of_chunk.first_position(e));
@@ -281,7 +281,7 @@ Status EmbeddingTable::Impl::ImportLeft(const ImportedChunk& chunk, const KeyBat
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
+Status HostTable::ImportCounted(const Rows& rows) {
   if (options_.filter.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
   for (size_t from = 0; from < rows.counted_keys.size(); from += kCountedChunk) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
@@ -297,7 +297,7 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const Rows& rows, size_t from) {
+Status HostTable::ImportCountedOf(const KeyBatch& batch, int s, const Rows& rows, size_t from) {
   Shard::Locked lock(shards_[s]);
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {  // a key's last entry comes last
     const size_t i = from + batch.first_position(e);

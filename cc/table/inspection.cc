@@ -1,6 +1,6 @@
 // What is asked of keys outside training: Frequency, Version, LookupTier. Nothing moves.
 
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 
@@ -49,7 +49,7 @@ class FactsVisitor : public RecordVisitor {
 }  // namespace
 
 template <typename Report>
-Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
+Status HostTable::Facts(Span<const int64_t> keys, Report report) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   TierKeys below;
   BorrowedKeyBatch batch;
@@ -74,15 +74,15 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Frequency(Span<const int64_t> keys, int64_t* out) {
+Status HostTable::Frequency(Span<const int64_t> keys, int64_t* out) {
   return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.frequency; });
 }
 
-Status EmbeddingTable::Impl::Version(Span<const int64_t> keys, int64_t* out) {
+Status HostTable::Version(Span<const int64_t> keys, int64_t* out) {
   return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.version; });
 }
 
-Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) {
+Status HostTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.tier; });
 }
 

@@ -11,7 +11,7 @@
 #include "cc/base/ieee.h"
 #include "cc/base/prefetch.h"
 #include "cc/row/value_column.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -47,8 +47,8 @@ inline void CopyValue(DType dtype, const uint8_t* from, float* to, size_t dim) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
-                                    ReadFor reason, Span<const uint16_t> tables) {
+Status HostTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
+                         ReadFor reason, Span<const uint16_t> tables) {
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const size_t n = keys.size();
@@ -88,7 +88,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
+Status HostTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const OutRows rows{out, static_cast<size_t>(options_.dim)};
@@ -104,8 +104,8 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out, Span<con
   return LookupBelow(keys, missed.below, /*stamp=*/0, rows, ReadFor::kTraining, /*promotes=*/false, tables);
 }
 
-void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
-                                       uint64_t stamp, OutRows out, ReadFor reason, uint32_t* places, Missed* missed) {
+void HostTable::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp,
+                            OutRows out, ReadFor reason, uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const DType dtype = options_.value_dtype;
   const size_t read_bytes = sizeof(RowHeader) + dim * DTypeSize(dtype);  // of what is read of a row
@@ -178,7 +178,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
   }
 }
 
-void EmbeddingTable::Impl::FindTables(Span<const int64_t> keys, Span<const uint16_t> tables, Span<Missed> missed) const {
+void HostTable::FindTables(Span<const int64_t> keys, Span<const uint16_t> tables, Span<Missed> missed) const {
   std::vector<int64_t> wanted;
   std::vector<uint16_t> found;
   for (const Missed& m : missed) {
@@ -202,8 +202,8 @@ void EmbeddingTable::Impl::FindTables(Span<const int64_t> keys, Span<const uint1
   }
 }
 
-void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions,
-                                      const std::vector<uint16_t>& tables, OutRows out, ReadFor reason) const {
+void HostTable::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, const std::vector<uint16_t>& tables,
+                           OutRows out, ReadFor reason) const {
   int64_t block[kBlock];
   float* to[kBlock];
   for (size_t p = 0; p < positions.size(); p += kBlock) {
@@ -248,8 +248,8 @@ class LookupVisitor : public RecordVisitor {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         OutRows out, ReadFor reason, bool promotes, Span<const uint16_t> tables) {
+Status HostTable::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
+                              ReadFor reason, bool promotes, Span<const uint16_t> tables) {
   const auto dim = static_cast<size_t>(options_.dim);
   snapshot_.Await();  // rows that come up may have to be copied for it
   // Repeated keys are read once.

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 
@@ -56,7 +56,7 @@ class PrefetchVisitor : public RecordVisitor {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
+Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
   int64_t n = 0;
   if (pinned == nullptr) pinned = &n;
   *pinned = 0;
@@ -103,7 +103,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::ReleasePrefetched() {
+void HostTable::ReleasePrefetched() {
   const Result<OperationScope> inside = OperationScope::Enter(&base_);
   if (!inside.ok()) return;
   for (auto& shard : shards_) {

@@ -4,7 +4,7 @@
 // another prefetch counts them as pinned. The rows that a prefetch has pinned are counted twice until it gives up its
 // reservation. Then others may bring up fewer rows than would fit.
 //
-// Owns the number of reserved rows. Called by EmbeddingTable::Impl::Prefetch. Locks: its mutex comes before those of shards.
+// Owns the number of reserved rows. Called by HostTable::Prefetch. Locks: its mutex comes before those of shards.
 
 #ifndef CC_TABLE_PREFETCH_ROOM_H_
 #define CC_TABLE_PREFETCH_ROOM_H_

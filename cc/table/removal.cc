@@ -2,13 +2,13 @@
 
 #include <cstring>
 
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 // Takes keys out of the table wherever they are, damaged records too.
-class EmbeddingTable::Impl::RemoveVisitor : public RecordVisitor {
+class HostTable::RemoveVisitor : public RecordVisitor {
  public:
-  explicit RemoveVisitor(Impl* table) : table_(table), needs_row_(table->snapshot_.taken()) {}
+  explicit RemoveVisitor(HostTable* table) : table_(table), needs_row_(table->snapshot_.taken()) {}
   // A snapshot that is being taken may have the row still to give.
   bool NeedsRow() const override { return needs_row_; }
   Damage OnDamage() const override { return Damage::kErase; }
@@ -34,17 +34,17 @@ class EmbeddingTable::Impl::RemoveVisitor : public RecordVisitor {
   int64_t rows() const { return rows_; }
 
  private:
-  Impl* const table_;
+  HostTable* const table_;
   const bool needs_row_;
   FreedRecords freed_;
   int64_t rows_ = 0;  // that keys had
 };
 
-void EmbeddingTable::Impl::ForgetCount(int64_t key) {
+void HostTable::ForgetCount(int64_t key) {
   if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
 }
 
-Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
+Status HostTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   BorrowedKeyBatch batch;
   batch->Partition(keys, shards_.log2());
@@ -61,7 +61,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   return status;
 }
 
-Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
+Status HostTable::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
   Shard* shard = shards_[s].get();
   const ShardWriter writer(shard);
   RemoveVisitor visitor(this);
@@ -85,7 +85,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
   return status;
 }
 
-Status EmbeddingTable::Impl::Clear() {
+Status HostTable::Clear() {
   MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));
   FreedRecords freed;
   base_.changes_since = 0;
@@ -110,12 +110,12 @@ Status EmbeddingTable::Impl::Clear() {
   return status.ok() ? removed : status;
 }
 
-void EmbeddingTable::Impl::NoteRemoved(Span<const int64_t> keys) {
+void HostTable::NoteRemoved(Span<const int64_t> keys) {
   for (const int64_t key : keys) base_.removed.Note(key);
   base_.removed.Spill();
 }
 
-Result<std::vector<int64_t>> EmbeddingTable::Impl::RemovedSince(int64_t version) {
+Result<std::vector<int64_t>> HostTable::RemovedSince(int64_t version) {
   MT_RETURN_IF_ERROR(base_.CheckProcess());  // and not into the gate: reading the file may take long
   Result<std::vector<int64_t>> keys = base_.removed.Since(version);
   if (!keys.ok()) return base_.OfThisTable(keys.status());

@@ -8,7 +8,7 @@
 
 #include "cc/base/ieee.h"
 #include "cc/table/apply_operation.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -53,7 +53,7 @@ class CopyOutVisitor : public RecordVisitor {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::CheckRowBatch(const char* operation, const RowBatch& rows) const {
+Status HostTable::CheckRowBatch(const char* operation, const RowBatch& rows) const {
   const size_t expected = layout()->row_bytes();
   if (rows.row_bytes == expected && rows.stride >= expected) return OkStatus();
   return InvalidArgumentError("table '", options_.name, "': ", operation, ": expected rows of ", expected,
@@ -62,7 +62,7 @@ Status EmbeddingTable::Impl::CheckRowBatch(const char* operation, const RowBatch
 }
 
 // What a row of an absent key begins with.
-void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
+void HostTable::FillAbsentRows(const RowBatch& rows) const {
   std::vector<size_t> absent;
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     if (!rows.facts[i].has_row) absent.push_back(i);
@@ -86,20 +86,20 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
   }
 }
 
-int64_t EmbeddingTable::Impl::NoteApply(int64_t global_step, int64_t* number) {
+int64_t HostTable::NoteApply(int64_t global_step, int64_t* number) {
   const int64_t count = applies_.fetch_add(1) + 1;
   if (number != nullptr) *number = count;
   return base_.score.Take(global_step >= 0 ? global_step : count);
 }
 
-void EmbeddingTable::Impl::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {
+void HostTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {
   if (bloom_ == nullptr) return;
   for (size_t i = 0; i < keys.size(); ++i) {
     take_back ? bloom_->Subtract(keys[i], counts[i]) : bloom_->Add(keys[i], counts[i]);
   }
 }
 
-Status EmbeddingTable::Impl::CopyOut(const RowBatch& rows, CopyOutAs as) {
+Status HostTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
   if (rows.keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   MT_RETURN_IF_ERROR(CheckRowBatch("copying rows out", rows));
@@ -139,7 +139,7 @@ Status EmbeddingTable::Impl::CopyOut(const RowBatch& rows, CopyOutAs as) {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::PutBack(const RowBatch& rows) {
+Status HostTable::PutBack(const RowBatch& rows) {
   if (rows.keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_RETURN_IF_ERROR(CheckRowBatch("putting rows back", rows));

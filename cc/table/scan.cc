@@ -16,8 +16,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "cc/table/host_table.h"
 #include "cc/table/row_export.h"
-#include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
@@ -56,9 +56,9 @@ size_t Given(const Rows& rows) { return rows.keys.size() + rows.counted_keys.siz
 }  // namespace
 
 // One call: what it asks for, and the rows that it has found so far.
-class EmbeddingTable::Impl::Scanner {
+class HostTable::Scanner {
  public:
-  Scanner(Impl* table, const ScanRequest& request, std::vector<int> columns)
+  Scanner(HostTable* table, const ScanRequest& request, std::vector<int> columns)
       : table_(table),
         request_(request),
         columns_(std::move(columns)),
@@ -213,7 +213,7 @@ class EmbeddingTable::Impl::Scanner {
     return OkStatus();
   }
 
-  Impl* const table_;
+  HostTable* const table_;
   const ScanRequest& request_;
   const std::vector<int> columns_;  // by their indexes in the layout
   const std::shared_ptr<const RowLayout> layout_;
@@ -224,8 +224,7 @@ class EmbeddingTable::Impl::Scanner {
   Rows rows_;
 };
 
-Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operation,
-                                                            const std::vector<std::string>& names) const {
+Result<std::vector<int>> HostTable::ColumnsNamed(const char* operation, const std::vector<std::string>& names) const {
   const std::shared_ptr<const RowLayout> layout = this->layout();
   std::vector<int> columns;
   for (const std::string& name : names) {
@@ -240,7 +239,7 @@ Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operatio
   return columns;
 }
 
-Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* next) {
+Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': scan: max_rows: expected at least 1, found ", request.max_rows);
   }

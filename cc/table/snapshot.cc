@@ -40,9 +40,9 @@
 #include <deque>
 #include <optional>
 
+#include "cc/table/host_table.h"
 #include "cc/table/row_export.h"
 #include "cc/table/snapshot_files.h"
-#include "cc/table/table_impl.h"
 #include "cc/table/table_snapshot.h"
 
 namespace multitier {
@@ -91,9 +91,9 @@ class ChangedKeyVisitor : public RecordVisitor {
 
 // --- The snapshot.
 
-class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
+class HostTable::Snapshot : public TableSnapshot {
  public:
-  Snapshot(Impl* table, SnapshotRequest request)
+  Snapshot(HostTable* table, SnapshotRequest request)
       : table_(table),
         turn_(&table->snapshot_.one_at_a_time()),
         layout_(table->layout()),
@@ -438,7 +438,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return table_->tiers_.RecordError("reading all rows", level, record);
   }
 
-  Impl* const table_;
+  HostTable* const table_;
   const TurnHold turn_;  // given back after everything else
   const std::shared_ptr<const RowLayout> layout_;
   const std::shared_ptr<SnapshotState> state_;
@@ -459,7 +459,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   int64_t rows_given_ = 0, counted_given_ = 0;  // in all chunks
 };
 
-Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(SnapshotRequest request) {
+Result<std::unique_ptr<TableSnapshot>> HostTable::PrepareSnapshot(SnapshotRequest request) {
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': snapshot: max_rows: expected at least 1, found ",
                                 request.max_rows);
@@ -476,7 +476,7 @@ Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(Sna
   return std::unique_ptr<TableSnapshot>(std::move(snapshot));
 }
 
-Status EmbeddingTable::Impl::ChangesNotKnown(int64_t since) const {
+Status HostTable::ChangesNotKnown(int64_t since) const {
   return FailedPreconditionError("table '", options_.name, "': expected changes since moment ", since, ", found ",
                                  ChangesSince() == 0       ? "no tracked changes"
                                  : ChangesSince() == since ? "too many to track"

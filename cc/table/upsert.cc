@@ -10,7 +10,7 @@
 
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 namespace multitier {
 namespace {
@@ -49,7 +49,7 @@ std::vector<uint64_t> UsesByHeat(const UpsertRequest& request, int shards, Apply
 
 }  // namespace
 
-Status EmbeddingTable::Impl::CheckUpsert(const UpsertRequest& request) const {
+Status HostTable::CheckUpsert(const UpsertRequest& request) const {
   const std::string table = StrCat("table '", options_.name, "': upsert: ");
   const size_t n = request.keys.size();
   for (const auto* facts : {&request.frequencies, &request.versions}) {
@@ -71,7 +71,7 @@ Status EmbeddingTable::Impl::CheckUpsert(const UpsertRequest& request) const {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::CheckEntries(const UpsertRequest& request, ApplyOperation* operation) {
+Status HostTable::CheckEntries(const UpsertRequest& request, ApplyOperation* operation) {
   const KeyBatch& batch = operation->batch();
   const int shards = static_cast<int>(shards_.size());
   for (int s = 0; s < shards && !request.last_of_repeats; ++s) {
@@ -104,7 +104,7 @@ Status EmbeddingTable::Impl::CheckEntries(const UpsertRequest& request, ApplyOpe
   return OkStatus();
 }
 
-Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
+Result<int64_t> HostTable::Upsert(const UpsertRequest& request) {
   MT_RETURN_IF_ERROR(CheckUpsert(request));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   ApplyOperation operation(&base_, &demoter_, &reader_);
@@ -129,8 +129,8 @@ Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
   return written;
 }
 
-int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, const std::vector<uint64_t>& touched,
-                                          ApplyOperation* operation, FreedRecords* freed) {
+int64_t HostTable::UpsertShard(const UpsertRequest& request, int s, const std::vector<uint64_t>& touched,
+                               ApplyOperation* operation, FreedRecords* freed) {
   const KeyBatch& batch = operation->batch();
   const int64_t version_of_new = base_.score.OfNewRow();
   if (base_.score.kind() == Score::kTime) RaiseTo(&newest_step_, version_of_new);

@@ -1,6 +1,6 @@
-// EmbeddingTable::Impl: the operations of a table, and their steps, which live in
+// HostTable: the operations of a table, and their steps, which live in
 //
-//   table_impl.cc        creation, options, slots, budgets, statistics, drain, flush
+//   host_table.cc        creation, options, slots, budgets, statistics, drain, flush
 //   lookup.cc            Lookup, Peek
 //   apply.cc             Apply
 //   prefetch.cc          Prefetch
@@ -16,8 +16,8 @@
 //
 // What they stand on: ApplyOperation, TierReader, Demoter, TableBase (the order of locks), TierStack, Shard.
 
-#ifndef CC_TABLE_TABLE_IMPL_H_
-#define CC_TABLE_TABLE_IMPL_H_
+#ifndef CC_TABLE_HOST_TABLE_H_
+#define CC_TABLE_HOST_TABLE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -36,11 +36,11 @@ namespace multitier {
 
 class ApplyOperation;
 
-class EmbeddingTable::Impl {
+class HostTable {
  public:
   static constexpr uint32_t kNoPlace = EmbeddingTable::kNoPlace;
-  explicit Impl(TableOptions options);
-  ~Impl();
+  explicit HostTable(TableOptions options);
+  ~HostTable();
 
   Status Init();
 
@@ -203,4 +203,4 @@ class EmbeddingTable::Impl {
 
 }  // namespace multitier
 
-#endif  // CC_TABLE_TABLE_IMPL_H_
+#endif  // CC_TABLE_HOST_TABLE_H_

@@ -1,6 +1,6 @@
 // Creation of a table, and what concerns all of it: options, slots, budgets, statistics, drain, flush.
 
-#include "cc/table/table_impl.h"
+#include "cc/table/host_table.h"
 
 #include <algorithm>
 #include <chrono>
@@ -75,22 +75,22 @@ Status Validate(const TableOptions& o) {
 
 }  // namespace
 
-EmbeddingTable::Impl::Impl(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
+HostTable::HostTable(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
 
-uint64_t EmbeddingTable::Impl::NewCursorTag() {
+uint64_t HostTable::NewCursorTag() {
   // Other processes begin elsewhere. The clock cannot fail; std::random_device throws if the system has no entropy source.
   static std::atomic<uint64_t> next{static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
   return 1 + next++ % kMostCursorTag;
 }
 
-EmbeddingTable::Impl::~Impl() {
+HostTable::~HostTable() {
   if (!base_.CheckProcess().ok()) return;
   demoter_.Stop();
   if (ready_ && options_.keep) (void)Flush();
   tiers_.TakeRelocatorsBack();
 }
 
-Status EmbeddingTable::Impl::Init() {
+Status HostTable::Init() {
   MT_RETURN_IF_ERROR(Validate(options_));
   MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
   const auto layout = std::make_shared<const RowLayout>(std::move(row));
@@ -125,7 +125,7 @@ Status EmbeddingTable::Impl::Init() {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
+Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   MT_RETURN_IF_ERROR(CheckSlotTypes(slots, StrCat("table '", options_.name, "': ")));
   auto widened = [&](const RowLayout& from) -> Result<RowLayout> {
@@ -170,7 +170,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
   return OkStatus();
 }
 
-Result<Rows> EmbeddingTable::Impl::PopDroppedRows() {
+Result<Rows> HostTable::PopDroppedRows() {
   if (!demoter_.dropped().wants_rows()) {
     return FailedPreconditionError("table '", options_.name, "': rows of dropped keys: expected dropped='rows', found ",
                                    options_.dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
@@ -224,7 +224,7 @@ void CountMisses(TableStats* stats) {
 
 }  // namespace
 
-TableStats EmbeddingTable::Impl::Stats() {
+TableStats HostTable::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   TableStats::PerTier dram, below[kMaxLowerTiers];
@@ -272,13 +272,13 @@ TableStats EmbeddingTable::Impl::Stats() {
   return stats;
 }
 
-int64_t EmbeddingTable::Impl::TotalCount() {
+int64_t HostTable::TotalCount() {
   int64_t rows = 0;
   for (auto& shard : shards_) rows += Shard::Locked(shard)->rows();
   return rows;
 }
 
-Status EmbeddingTable::Impl::Drain() {
+Status HostTable::Drain() {
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   // Not inside the gate: a job enters it, which it cannot do while another operation waits to close it. A snapshot's visitor
   // does not wait either, since a job may wait for it: the visitor demotes what is above the budget itself.
@@ -287,12 +287,12 @@ Status EmbeddingTable::Impl::Drain() {
   return demoter_.Drain();
 }
 
-Status EmbeddingTable::Impl::SetDramBudget(Budget budget) {
+Status HostTable::SetDramBudget(Budget budget) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.SetDramBudget(budget);
 }
 
-Status EmbeddingTable::Impl::Reserve(uint64_t rows) {
+Status HostTable::Reserve(uint64_t rows) {
   constexpr uint64_t kMostRows = uint64_t{1} << 32;
   if (rows > kMostRows) {
     return InvalidArgumentError("table '", options_.name, "': reserve: expected at most ", kMostRows, " rows, found ", rows);
@@ -319,7 +319,7 @@ Status EmbeddingTable::Impl::Reserve(uint64_t rows) {
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Flush() {
+Status HostTable::Flush() {
   const int last = levels_.last();
   if (last < 0 || !levels_.durable[last]) {
     return FailedPreconditionError("table '", options_.name, "': flush: expected a durable last tier, found ",
@@ -338,7 +338,7 @@ Status EmbeddingTable::Impl::Flush() {
 }
 
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.
-Status EmbeddingTable::Impl::Compact() {
+Status HostTable::Compact() {
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   return tiers_.Compact();
 }
