@@ -72,6 +72,7 @@ TABLE_PARTS = [
         "adopt",
         "apply",
         "counted_bound",
+        "creation",
         "embedding_table.cc",
         "expiration",
         "import",

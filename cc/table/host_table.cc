@@ -1,133 +1,35 @@
-// Creation of a table, and what concerns all of it: options, slots, budgets, statistics, drain, flush.
+// What concerns all of a table: slots, budgets, statistics, drain, flush.
 
 #include "cc/table/host_table.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 namespace multitier {
-namespace {
 
-constexpr int kDefaultShards = 8;
-constexpr uint64_t kOneShardRows = 64 * 1024;
-
-Status ValidateTiers(const TableOptions& o, const std::string& table) {
-  const size_t n = o.lower_tiers.size();
-  if (n > kMaxLowerTiers) {
-    return InvalidArgumentError(table, "expected at most ", kMaxLowerTiers, " tiers below DRAM, found ", n);
-  }
-  if (!o.dram_named && (n == 0 || o.dram_budget().bounded())) {
-    return InvalidArgumentError(table, "dram_named=false: expected a lower tier and no budget of DRAM, found ", n,
-                                " lower tiers and a budget of ", o.dram_budget().text());
-  }
-  if (o.dram_named && n > 0 && !o.dram_budget().bounded()) {
-    return InvalidArgumentError(table, "tiers below DRAM: expected a budget of DRAM, found none");
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const LowerTierOptions& lower = o.lower_tiers[i];
-    if (lower.tier == nullptr) return InvalidArgumentError(table, "lower tier ", i, " is missing");
-    if (i + 1 == n) break;
-    const TierCapabilities can = lower.tier->capabilities();
-    if (!lower.budget().bounded()) {
-      return InvalidArgumentError(table, "tier ", lower.tier->name(), " has a tier below it: expected a budget, found none");
-    }
-    if (!can.middle || can.relocates) {
-      return InvalidArgumentError(table, "tier ", lower.tier->name(), " cannot have a tier below it");
-    }
-  }
-  const bool durable = n > 0 && o.lower_tiers.back().tier->capabilities().durable;
-  if ((o.adopt || o.keep) && !durable) {
-    return InvalidArgumentError(table, o.adopt ? "adopt" : "keep", ": expected a durable last tier, found ",
-                                n == 0 ? "dram" : o.lower_tiers.back().tier->name());
-  }
-  return OkStatus();
-}
-
-// A budget that is given holds at least one row.
-Status CheckBudgets(const TableOptions& o, Budget dram, const RowLayout& layout) {
-  auto check = [&](const char* tier, Budget budget) -> Status {
-    if (budget.rows(layout.row_bytes()) > 0) return OkStatus();
-    return InvalidArgumentError("table '", o.name, "': expected a budget of tier ", tier, " of at least one row (",
-                                layout.row_bytes(), " bytes), found ", budget.bytes(layout.row_bytes()));
-  };
-  MT_RETURN_IF_ERROR(check("dram", dram));
-  for (const LowerTierOptions& lower : o.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget()));
-  return OkStatus();
-}
-
-// Every column of a row but the value is float32.
-Status CheckSlotTypes(Span<const ColumnSpec> slots, const std::string& table) {
+Status HostTable::CheckSlotTypes(Span<const ColumnSpec> slots) const {
   for (const ColumnSpec& slot : slots) {
     if (slot.dtype == DType::kFloat32) continue;
-    return UnimplementedError(table, "expected slot '", slot.name, "' of dtype float32, found ", DTypeName(slot.dtype));
+    return UnimplementedError("table '", options_.name, "': expected slot '", slot.name, "' of dtype float32, found ",
+                              DTypeName(slot.dtype));
   }
   return OkStatus();
 }
 
-Status Validate(const TableOptions& o) {
-  const std::string table = StrCat("table '", o.name, "': ");
-  const Status status = ValidateTableOptions(o);
-  if (!status.ok()) return Status(status.code(), table + status.message());
-  MT_RETURN_IF_ERROR(CheckSlotTypes(o.slots, table));
-  return ValidateTiers(o, table);
-}
-
-}  // namespace
-
-HostTable::HostTable(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
-
-uint64_t HostTable::NewCursorTag() {
-  // Other processes begin elsewhere. The clock cannot fail; std::random_device throws if the system has no entropy source.
-  static std::atomic<uint64_t> next{static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
-  return 1 + next++ % kMostCursorTag;
-}
-
-HostTable::~HostTable() {
-  if (!base_.CheckProcess().ok()) return;
-  demoter_.Stop();
-  if (ready_ && options_.keep) (void)Flush();
-  tiers_.TakeRelocatorsBack();
-}
-
-Status HostTable::Init() {
-  MT_RETURN_IF_ERROR(Validate(options_));
-  MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
-  const auto layout = std::make_shared<const RowLayout>(std::move(row));
-  base_.SetLayout(layout);
-  MT_ASSIGN_OR_RETURN(base_.absent, AbsentValues::Of(options_));
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), *layout));
-  if (options_.filter.kind == AdmissionKind::kBloom && filters()) {
-    const AdmissionSpec& a = options_.filter;
-    MT_ASSIGN_OR_RETURN(
-        bloom_, CountingBloomFilter::Create(base_.env, a.max_element_size, a.false_positive_probability, a.counter_bits));
-  }
-  const bool exact = base_.budgets.dram_rows(*layout) < kOneShardRows;
-  int shards = options_.num_shards;
-  if (shards == 0) shards = exact ? 1 : kDefaultShards;
-  int log2_shards = 0;
-  while ((1 << log2_shards) < shards) ++log2_shards;
-  common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget().bounded());
-  if (!base_.absent.have_tables()) common_.initializer = &base_.absent.initial();
-  common_.exact = exact;
-  // A middle tier keeps the recency of its rows.
-  notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
-  for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget().bounded());
-  base_.shards.Make(log2_shards, &common_, layout, options_.row_memory);
-  MT_RETURN_IF_ERROR(tiers_.SetLayout(layout));
-  if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
-  if (options_.initial_rows > 0) MT_RETURN_IF_ERROR(Reserve(options_.initial_rows));
-  tiers_.LendRelocators();
-  MT_RETURN_IF_ERROR(demoter_.Start(/*in_background=*/!exact));
-  ready_ = true;
-  // There may be more rows than the last tier's budget has room for.
-  if (options_.adopt) demoter_.Remember(demoter_.TrimLower());
+Status HostTable::CheckBudgets(const RowLayout& layout) const {
+  auto check = [&](const char* tier, Budget budget) -> Status {
+    if (budget.rows(layout.row_bytes()) > 0) return OkStatus();
+    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", tier, " of at least one row (",
+                                layout.row_bytes(), " bytes), found ", budget.bytes(layout.row_bytes()));
+  };
+  MT_RETURN_IF_ERROR(check("dram", base_.budgets.dram()));
+  for (const LowerTierOptions& lower : options_.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget()));
   return OkStatus();
 }
 
 Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
   MT_RETURN_IF_ERROR(base_.CheckProcess());
-  MT_RETURN_IF_ERROR(CheckSlotTypes(slots, StrCat("table '", options_.name, "': ")));
+  MT_RETURN_IF_ERROR(CheckSlotTypes(slots));
   auto widened = [&](const RowLayout& from) -> Result<RowLayout> {
     RowLayout to = from;
     for (const ColumnSpec& slot : slots) {
@@ -152,7 +54,7 @@ Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
   const std::shared_ptr<const RowLayout> now = layout();
   MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
   if (wide.columns().size() == now->columns().size()) return OkStatus();
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), wide));
+  MT_RETURN_IF_ERROR(CheckBudgets(wide));
   auto layout = std::make_shared<const RowLayout>(std::move(wide));
   std::vector<std::unique_ptr<RowSlab>> rooms;
   for (auto& shard : shards_) {

@@ -1,6 +1,7 @@
 // HostTable: the operations of a table, and their steps, which live in
 //
-//   host_table.cc        creation, options, slots, budgets, statistics, drain, flush
+//   creation.cc          creation, and the end
+//   host_table.cc        slots, budgets, statistics, drain, flush
 //   lookup.cc            Lookup, Peek
 //   apply.cc             Apply
 //   prefetch.cc          Prefetch
@@ -129,6 +130,10 @@ class HostTable {
   Status ExpireBelow(int level, int64_t step, int64_t* expired);
   Status ExpireBelowOf(const KeyBatch& batch, int shard, int64_t step, bool by_weight, int64_t* expired);
 
+  // Unimplemented unless all of them are float32.
+  Status CheckSlotTypes(Span<const ColumnSpec> slots) const;
+  // InvalidArgument: a budget that is given holds at least one row.
+  Status CheckBudgets(const RowLayout& layout) const;
   // The layout to begin with: what the last tier recovered, and the slots of the options.
   Result<RowLayout> FirstLayout() const;
   Status Adopt();
