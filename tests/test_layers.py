@@ -66,7 +66,7 @@ TABLE_PARTS = [
     ("demoter", "demoter_flush"),
     ("tier_reader",),
     ("apply_operation", "apply_gather", "apply_refusal", "apply_update"),
-    ("table_above",),
+    ("table_below",),
     (
         "host_table",
         "adopt",

@@ -22,6 +22,8 @@
 #define CC_BASE_MEMORY_RESERVE_H_
 
 #include <cstddef>
+#include <string>
+#include <utility>
 
 #include "cc/base/status.h"
 
@@ -34,8 +36,7 @@ class MemoryLease {
 
   explicit MemoryLease(size_t bytes);
   ~MemoryLease();
-  MemoryLease(const MemoryLease&) = delete;
-  MemoryLease& operator=(const MemoryLease&) = delete;
+  MemoryLease(MemoryLease&& other) noexcept : bytes_(other.bytes_), ok_(std::exchange(other.ok_, false)) {}
 
   bool ok() const { return ok_; }
   // Where !ok(): ResourceExhausted. `what`: who needs the memory.

@@ -12,27 +12,30 @@
 
 #include "cc/base/ieee.h"
 #include "cc/checkpoint_files/table_part.h"
-#include "cc/table/table_above.h"
+#include "cc/table/embedding_table.h"
 
 namespace multitier {
 namespace {
 
 constexpr uint64_t kInLayer = uint64_t{1} << 39;  // of a scan's cursor, whose other bits are those of a table's
 
-class LayeredTable : public TableFront {
+class LayeredTable final : public EmbeddingTable {
  public:
   LayeredTable(std::shared_ptr<EmbeddingTable> below, std::unique_ptr<EmbeddingTable> layer)
       : below_(std::move(below)), layer_(std::move(layer)) {}
 
+  const TableOptions& options() const override { return layer_->options(); }
   std::shared_ptr<const RowLayout> layout() const override { return layer_->layout(); }
-
   const AbsentValues& absent_values() const override { return layer_->absent_values(); }
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t*, int64_t stride, ReadFor reason,
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason,
                 Span<const uint16_t> tables) override {
-    if (stride == 0) stride = layer_->dim();
+    MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+    if (places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
+    if (stride == 0) stride = dim();
     MT_RETURN_IF_ERROR(Read(
-        keys, layer_->dim(), stride, out,
+        keys, dim(), stride, out,
         [&](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t row_stride, Span<const uint16_t> its) {
           return table->Lookup(some, rows, executor, nullptr, row_stride, reason, its);
         },
@@ -41,28 +44,33 @@ class LayeredTable : public TableFront {
     return OkStatus();
   }
   Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) override {
+    MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     MT_RETURN_IF_ERROR(Read(
-        keys, layer_->dim(), layer_->dim(), out,
+        keys, dim(), dim(), out,
         [](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t, Span<const uint16_t> its) {
           return table->Peek(some, rows, its);
         },
         tables));
-    FillRemoved(keys, tables, ReadFor::kTraining, layer_->dim(), out);
+    FillRemoved(keys, tables, ReadFor::kTraining, dim(), out);
     return OkStatus();
   }
   Status Frequency(Span<const int64_t> keys, int64_t* out) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     return Read(keys, 1, 1, out,
                 [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
                   return table->Frequency(some, found);
                 });
   }
   Status Version(Span<const int64_t> keys, int64_t* out) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     return Read(keys, 1, 1, out,
                 [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
                   return table->Version(some, found);
                 });
   }
   Status LookupTier(Span<const int64_t> keys, int32_t* out) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     MT_RETURN_IF_ERROR(Read(keys, 1, 1, out,
                             [](EmbeddingTable* table, Span<const int64_t> some, int32_t* found, int64_t, Span<const uint16_t>) {
                               return table->LookupTier(some, found);
@@ -79,12 +87,14 @@ class LayeredTable : public TableFront {
   void ReleasePrefetched() override { below_->ReleasePrefetched(); }
 
   Status Import(const Rows& rows, Executor* executor) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(std::min(rows.keys.size(), kChunkKeys)));
     MT_RETURN_IF_ERROR(Hide(rows.keys));
     MT_RETURN_IF_ERROR(layer_->Import(rows, executor));
     for (const int64_t key : rows.keys) removed_.erase(key);
     return OkStatus();
   }
   Status Remove(Span<const int64_t> keys, int64_t* removed) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     const int64_t before = TotalCount();
     MT_RETURN_IF_ERROR(Hide(keys));
     MT_RETURN_IF_ERROR(layer_->Remove(keys, nullptr));
@@ -93,7 +103,7 @@ class LayeredTable : public TableFront {
     absent.keys.assign(keys.begin(), keys.end());
     absent.frequencies.assign(keys.size(), 0);
     absent.versions.assign(keys.size(), -1);
-    absent.data.resize(keys.size() * static_cast<size_t>(layer_->dim()));
+    absent.data.resize(keys.size() * static_cast<size_t>(dim()));
     const std::vector<uint16_t> tables(keys.size(), 0);  // with several, FillRemoved reads them anew
     MT_RETURN_IF_ERROR(layer_->Peek(keys, absent.data.data(), tables));
     MT_RETURN_IF_ERROR(layer_->Import(absent));
@@ -110,6 +120,7 @@ class LayeredTable : public TableFront {
   Result<int64_t> Upsert(const UpsertRequest&) override { return Refuse("an upsert"); }
 
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
     if (request.since != 0 || request.track_as != 0) return Refuse("tracking of changes");
     request.visit = [this, all = request.all_columns, max_rows = request.max_rows, visit = std::move(request.visit),
                      begun = false](Rows* rows) mutable -> Status {
@@ -121,6 +132,7 @@ class LayeredTable : public TableFront {
     return below_->PrepareSnapshot(std::move(request));
   }
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override {
+    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
     ScanRequest own = request;
     own.cursor &= ~kInLayer;
     if ((request.cursor & kInLayer) != 0) {
@@ -164,8 +176,7 @@ class LayeredTable : public TableFront {
 
  private:
   Status Refuse(const char* what) const {
-    return FailedPreconditionError("table '", layer_->options().name, "': expected reads only of a table with deltas, found ",
-                                   what);
+    return FailedPreconditionError("table '", options().name, "': expected reads only of a table with deltas, found ", what);
   }
 
   // Whether the layer has each key, as LookupTier says: -1 where it does not.
@@ -270,32 +281,20 @@ class LayeredTable : public TableFront {
   int64_t hidden_ = 0;  // rows below whose keys the layer has
 };
 
-class Layer : public TableAbove {
- public:
-  explicit Layer(std::shared_ptr<EmbeddingTable> below) : below_(std::move(below)) {}
-  Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> layer, Budget) const override {
-    return std::unique_ptr<TableFront>(std::make_unique<LayeredTable>(below_, std::move(layer)));
-  }
-
- private:
-  const std::shared_ptr<EmbeddingTable> below_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<EmbeddingTable>> LayerOver(std::shared_ptr<EmbeddingTable> below) {
   TableOptions options = below->options();
   options.slots.clear();
-  options.dram_budget_bytes = options.dram_budget_rows = options.initial_rows = options.hbm_budget_rows = 0;
+  options.dram_budget_bytes = options.dram_budget_rows = options.initial_rows = 0;
   options.row_memory = nullptr;
   options.lower_tiers.clear();
   options.external_storage.clear();
   options.dram_named = true;
   options.drop_coldest = options.adopt = options.keep = options.refuse_colder = false;
   options.on_full = OnFull::kError;
-  options.above = std::make_shared<Layer>(std::move(below));
-  options.hbm_budget_bytes = 1;  // of no effect: the rows above are those of another table
-  return EmbeddingTable::Create(std::move(options));
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingTable> layer, EmbeddingTable::Create(std::move(options)));
+  return std::unique_ptr<EmbeddingTable>(std::make_unique<LayeredTable>(std::move(below), std::move(layer)));
 }
 
 }  // namespace multitier

@@ -301,7 +301,7 @@ TEST(DeviceUpdate, OfSeveralTablesIsOneMomentOfTheirSnapshot) {
     do {
       hbm::DevicePlan plan;
       std::vector<DeviceMember> members;
-      for (const auto& table : tables) members.push_back(caller.Plain(hbm::HbmTableOf(*table), training.keys));
+      for (const auto& table : tables) members.push_back(caller.Plain(hbm::HbmTableOf(table.get()), training.keys));
       MT_EXPECT_OK(caller.Lookup(members, &plan));
       MT_EXPECT_OK(caller.Update(plan, {caller.UpdateOf(training, 0), caller.UpdateOf(training, 1)}));
     } while (!over);

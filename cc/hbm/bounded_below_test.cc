@@ -170,7 +170,7 @@ TEST(BoundedBelow, UpdatesOfDeviceMemoryAreRefusedAsThoseOfTheHost) {
   const Sizes sizes{2, {5}};
   auto table = WithHbm(OptionsOf(sizes), 20, 1);
   auto plain = MakeTable(OptionsOf(sizes));
-  HbmTable* const hbm = HbmTableOf(*table);
+  HbmTable* const hbm = HbmTableOf(table.get());
   DeviceCaller caller(std::shared_ptr<device::Device>(&DeviceOf(*hbm), [](device::Device*) {}));
   std::mt19937_64 random(3);
   int refused = 0;
@@ -183,7 +183,7 @@ TEST(BoundedBelow, UpdatesOfDeviceMemoryAreRefusedAsThoseOfTheHost) {
       found = caller.Apply(training, hbm);
     } else {
       DevicePlan plan;
-      EXPECT_TRUE(SameBits(caller.LookupAll(hbm, keys, &plan), multitier::LookupAll(plain.get(), keys)));
+      EXPECT_TRUE(SameBits(caller.LookupAll(hbm, keys, &plan), LookupAll(plain.get(), keys)));
       found = caller.Update(plan, {caller.UpdateOf(training, 0)});
     }
     const Status expected = training.Run(plain.get());

@@ -215,7 +215,7 @@ class Tables {
     });
     Run("remove", [&] { return t->Remove(std::vector<int64_t>{40, 41}, nullptr); });
     Run("apply to most rows", [&] { return t->Apply(RequestOf(Counted(Range(0, 20)))); });
-    Run("export", [&] { return ExportAll(t).status(); });
+    Run("export", [&] { return t->Export(true).status(); });
     Run("upsert", [&] {
       const std::vector<int64_t> upserted = {50, 51};
       const std::vector<float> data = {1, 2, 3, 4, 1, 2, 3, 4};

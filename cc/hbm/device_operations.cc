@@ -8,7 +8,6 @@
 #include "cc/hbm/group_find.h"
 #include "cc/hbm/workers.h"
 #include "cc/table/snapshot_together.h"
-#include "cc/table/table_above.h"
 
 namespace multitier::hbm {
 
@@ -25,7 +24,7 @@ int64_t DevicePlan::rows(int member) const { return state_->members[static_cast<
 int64_t DevicePlan::entries(int member) const { return state_->members[static_cast<size_t>(member)].output->keys().n; }
 int64_t DevicePlan::distinct(int member) const { return state_->members[static_cast<size_t>(member)].distinct(); }
 
-HbmTable* HbmTableOf(const EmbeddingTable& table) { return dynamic_cast<HbmTable*>(table.front()); }
+HbmTable* HbmTableOf(EmbeddingTable* table) { return dynamic_cast<HbmTable*>(table); }
 device::Device& DeviceOf(const HbmTable& table) { return *table.device(); }
 
 namespace {

@@ -50,7 +50,7 @@ class HbmTable;
 using Done = std::function<void(Status)>;
 
 // The table in HBM behind an EmbeddingTable. Null if its storage type has no HBM.
-HbmTable* HbmTableOf(const EmbeddingTable& table);
+HbmTable* HbmTableOf(EmbeddingTable* table);
 device::Device& DeviceOf(const HbmTable& table);
 
 // Keys in device memory.

@@ -34,7 +34,7 @@ TEST(DeviceOperations, EveryRuleGivesTheBitsOfAPlainTableWithAndWithoutAPlan) {
         MT_ASSERT_OK(caller.Apply(training, pair.table.get(), /*is_int32=*/step % 4 == 1));
       }
       const std::vector<int64_t> keys = SomeKeys(14, &random);
-      ASSERT_TRUE(SameBits(multitier::LookupAll(pair.plain.get(), keys), caller.LookupAll(pair.table.get(), keys)))
+      ASSERT_TRUE(SameBits(LookupAll(pair.plain.get(), keys), caller.LookupAll(pair.table.get(), keys)))
           << rule->name() << " step " << step;
     }
     ExpectSameTables(pair.plain.get(), pair.table.get());
@@ -188,7 +188,7 @@ TEST(DeviceOperations, UnderAFilterTheTableBelowCountsAndAdmits) {
     std::mt19937_64 random(5);
     for (int step = 0; step < (kSanitized ? 3 : 10); ++step) {
       const Training training = SomeTraining(*FindUpdateRule("sgd"), SomeKeys(12, &random), 4, &random);
-      const std::vector<float> expected = multitier::LookupAll(plain.get(), training.keys);
+      const std::vector<float> expected = LookupAll(plain.get(), training.keys);
       MT_ASSERT_OK(training.Run(plain.get()));
       DevicePlan plan;
       EXPECT_TRUE(SameBits(expected, caller.LookupAll(table.get(), training.keys, &plan)));
@@ -252,7 +252,7 @@ void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, devic
     const Training training = SomeTraining(*FindUpdateRule("sgd"), {1, 2, 3, 2, 4 + step, 9 + step}, 3, &random);
     const DeviceMember member = caller.Plain(table, training.keys, /*is_int32=*/true);
     const std::vector<DeviceUpdate> updates = {caller.UpdateOf(training, 0)};
-    const std::vector<float> expected = multitier::LookupAll(plain, training.keys);
+    const std::vector<float> expected = LookupAll(plain, training.keys);
     DeviceApply apply{table, caller.Keys(training.keys), updates[0].grad, nullptr, updates[0].request};
     device->FailCall(fails_at < 0 ? -1 : std::max<int64_t>(0, fails_at));
     const int64_t calls = device->calls();
@@ -320,7 +320,7 @@ TEST(DeviceOperations, ThreadsWithStreamsOfTheirOwnLoseNoUpdate) {
   }
   threads.emplace_back([&] {
     for (int i = 0; i < 3; ++i) {
-      const auto rows = ExportAll(table.get());
+      const auto rows = table->Export(true);
       EXPECT_TRUE(rows.ok());
       for (size_t r = 0; r < rows->keys.size(); ++r) {
         for (size_t d = 1; d < 4; ++d) EXPECT_EQ(rows->data[r * 4 + d], rows->data[r * 4]) << "a torn row";

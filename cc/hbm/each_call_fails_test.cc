@@ -96,8 +96,7 @@ std::vector<Case> Cases() {
     add("slots", slots);
     cases.push_back({"scan", grows, scan, nullptr});
     if (!grows) cases.push_back({"flush", grows, [](const Filled& filled) { return filled.table->Flush(); }, nullptr});
-    cases.push_back(
-        {"export", grows, [](const Filled& f) { return Compared(ExportAll(f.table.get()), f.plain.get()); }, nullptr});
+    cases.push_back({"export", grows, [](const Filled& f) { return Compared(f.table->Export(true), f.plain.get()); }, nullptr});
   }
   cases.push_back({"growth by an apply", true, [](const Filled& f) { return f.table->Apply(RequestOf(More())); },
                    [](EmbeddingTable* plain) { return More().Run(plain); }});
@@ -107,7 +106,7 @@ std::vector<Case> Cases() {
                      std::vector<float> out(keys.size() * kDim);
                      const Status status = f.table->Lookup(keys, out.data());
                      if (status.ok()) {
-                       EXPECT_TRUE(SameBits(out, multitier::LookupAll(f.plain.get(), keys)));
+                       EXPECT_TRUE(SameBits(out, LookupAll(f.plain.get(), keys)));
                      }
                      return status;
                    },
@@ -189,7 +188,7 @@ TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
     const auto compare = [&](bool all_updated) {
       for (const size_t t : {0u, 1u}) {
         const std::vector<int64_t> key = {trainings[t].keys[0]};
-        const bool updated = !SameBits(LookupAll(tables[t].get(), key), multitier::LookupAll(plains[t].get(), key));
+        const bool updated = !SameBits(LookupAll(tables[t].get(), key), LookupAll(plains[t].get(), key));
         EXPECT_TRUE(updated || !all_updated);
         if (updated) MT_EXPECT_OK(trainings[t].Run(plains[t].get()));
         ExpectSameTables(plains[t].get(), tables[t].get());
@@ -198,7 +197,7 @@ TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
     DevicePlan plan;
     if (worked([&] { return caller.Lookup(members, &plan); })) {
       for (const size_t t : {0u, 1u}) {
-        EXPECT_TRUE(SameBits(caller.Values(members[t]), multitier::LookupAll(plains[t].get(), trainings[t].keys)));
+        EXPECT_TRUE(SameBits(caller.Values(members[t]), LookupAll(plains[t].get(), trainings[t].keys)));
       }
       if (worked([&] { return GradientOnDevice(plan, gradients, caller.stream()); })) {
         EXPECT_EQ(caller.memory()->Down(gradients[0].sums, 4 * kDim)[kDim], 2.0f);  // key 2 is there twice

@@ -16,7 +16,7 @@ TEST(Growth, EveryRowIsInHbmAfterItsUseAndHasTheBitsOfAPlainTable) {
     const Training training = Sgd(Range(keys / 2, keys), 0.25f, kDim);
     MT_ASSERT_OK(training.Run(plain.get()));
     MT_ASSERT_OK(Train(training, table.get()));
-    ASSERT_TRUE(SameBits(multitier::LookupAll(plain.get(), Range(0, keys + 3)), LookupAll(table.get(), Range(0, keys + 3))));
+    ASSERT_TRUE(SameBits(LookupAll(plain.get(), Range(0, keys + 3)), LookupAll(table.get(), Range(0, keys + 3))));
     EXPECT_EQ(TierOf(table.get(), Range(0, keys)), std::vector<int32_t>(static_cast<size_t>(keys), 0));
     const TableStats stats = table->Stats();
     EXPECT_EQ(stats.tiers[0].rows, keys);

@@ -8,13 +8,13 @@
 
 #include "cc/device/device.h"
 #include "cc/hbm/device_memory.h"
-#include "cc/table/table_above.h"
+#include "cc/table/embedding_table.h"
 
 namespace multitier::hbm {
 
 // grows_from_rows, memory: see HbmOptions.
-std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0,
-                                          std::shared_ptr<const MemorySource> memory = nullptr);
+decltype(TableOptions::above) HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0,
+                                      std::shared_ptr<const MemorySource> memory = nullptr);
 
 }  // namespace multitier::hbm
 

@@ -22,7 +22,7 @@ TEST(HbmAbove, StatisticsBeginWithHbmAndCountBornRows) {
   options.hbm_budget_bytes = 4 * 16;
   auto table = MakeTable(options);
   MT_ASSERT_OK(Sgd(Range(0, 3), 1.0f, 4).Run(table.get()));
-  multitier::LookupAll(table.get(), {0, 1, 1, 9});
+  LookupAll(table.get(), {0, 1, 1, 9});
   const TableStats stats = table->Stats();
   ASSERT_EQ(stats.tiers.size(), 3u);
   EXPECT_EQ(stats.tiers[0].name, "hbm");

@@ -29,7 +29,7 @@ DeviceCaller CallerOf(const HbmTable& table) {
 }
 
 std::vector<float> LookUpOnDevice(EmbeddingTable* table, const std::vector<int64_t>& keys, ReadFor reason) {
-  HbmTable* const hbm = HbmTableOf(*table);
+  HbmTable* const hbm = HbmTableOf(table);
   DeviceCaller caller = CallerOf(*hbm);
   DeviceMember member = caller.Plain(hbm, keys);
   member.reason = reason;
@@ -39,7 +39,7 @@ std::vector<float> LookUpOnDevice(EmbeddingTable* table, const std::vector<int64
 
 // With a plan, or without one.
 Status TrainOnDevice(EmbeddingTable* table, const Training& training, uint64_t random) {
-  HbmTable* const hbm = HbmTableOf(*table);
+  HbmTable* const hbm = HbmTableOf(table);
   DeviceCaller caller = CallerOf(*hbm);
   if (!training.counts.empty() || random % 2 == 0) return caller.Apply(training, hbm, false);
   MT_RETURN_IF_ERROR(hbm->AddSlots(SlotColumns(*training.rule, hbm->dim())));

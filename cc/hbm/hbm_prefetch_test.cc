@@ -51,7 +51,7 @@ TEST_F(HbmPrefetch, RowsStayInHbmUntilTheyAreUsed) {
     EXPECT_EQ(table_->Stats().prefetched, 2);
     UseOthers();
     EXPECT_TRUE(InHbm(1) && InHbm(2));
-    EXPECT_TRUE(SameBits(LookupAll(table_.get(), {2}), multitier::LookupAll(plain_.get(), {2})));
+    EXPECT_TRUE(SameBits(LookupAll(table_.get(), {2}), LookupAll(plain_.get(), {2})));
     EXPECT_EQ(table_->Stats().prefetched, 1);
     if (strategy == Replacement::kLru) {
       UseOthers();

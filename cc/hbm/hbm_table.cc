@@ -21,7 +21,7 @@ bool LastTierHasSize(const TableOptions& options) {
 
 }  // namespace
 
-HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below)
+HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<TableBelow> below)
     : device_(options.device),
       kernels_(options.device->kernels()),
       source_(options.memory),
@@ -42,7 +42,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
   queue_->SkipTo(options.first_operation);
 }
 
-Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below) {
+Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, std::unique_ptr<TableBelow> below) {
   const std::string name = StrCat("table '", below->options().name, "': ");
   if (options.device == nullptr) return InvalidArgumentError(name, "expected a device for tier hbm, found none");
   if (below->options().value_dtype != DType::kFloat32) {
@@ -202,8 +202,11 @@ std::shared_ptr<HbmTable::Operation> HbmTable::NewOperation(uint64_t number, dev
   return op;
 }
 
-Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride, ReadFor reason,
+Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t* places, int64_t stride, ReadFor reason,
                         Span<const uint16_t> tables) {
+  MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
+  if (places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   return RunGrowing({keys, tables}, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
@@ -216,6 +219,8 @@ Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, ReadFor reason,
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
+  MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);
@@ -281,6 +286,7 @@ Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::M
 
 Status HbmTable::Fact(Span<const int64_t> keys, int64_t (*of)(const DeviceRowHeader&),
                       Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);
@@ -303,7 +309,14 @@ Status HbmTable::Version(Span<const int64_t> keys, int64_t* out) {
   return Fact(keys, [](const DeviceRowHeader& header) { return header.version; }, &EmbeddingTable::Version, out);
 }
 
+Result<std::vector<int64_t>> HbmTable::RemovedSince(int64_t version) {
+  MT_ASSIGN_OR_RETURN(std::vector<int64_t> keys, below_->RemovedSince(version));
+  MT_RETURN_IF_ERROR(DropPresent(&keys));
+  return keys;
+}
+
 Status HbmTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);

@@ -95,7 +95,7 @@
 #include "cc/hbm/rows_below.h"
 #include "cc/hbm/scratch.h"
 #include "cc/table/embedding_table.h"
-#include "cc/table/table_above.h"
+#include "cc/table/table_below.h"
 
 namespace multitier::hbm {
 
@@ -113,18 +113,14 @@ struct HbmOptions {
   std::shared_ptr<const MemorySource> memory = nullptr;  // null: the device
 };
 
-class HbmTable : public TableFront {
+class HbmTable final : public EmbeddingTable {
  public:
   // InvalidArgument: an option is out of range. ResourceExhausted: the device has not enough memory.
-  static Result<std::unique_ptr<HbmTable>> Create(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below);
+  static Result<std::unique_ptr<HbmTable>> Create(const HbmOptions& options, std::unique_ptr<TableBelow> below);
   // If the table below keeps its files (TableOptions::keep), hands all rows down.
   ~HbmTable() override;
-  HbmTable(const HbmTable&) = delete;
-  HbmTable& operator=(const HbmTable&) = delete;
 
-  // As the methods of EmbeddingTable.
-  const TableOptions& options() const { return below_->options(); }
-  int dim() const { return below_->dim(); }
+  const TableOptions& options() const override { return below_->options(); }
   std::shared_ptr<const RowLayout> layout() const override { return below_->layout(); }
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr, uint32_t* places = nullptr,
                 int64_t stride = 0, ReadFor reason = ReadFor::kTraining, Span<const uint16_t> tables = {}) override;
@@ -149,7 +145,7 @@ class HbmTable : public TableFront {
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // no update refuses or drops a row
   Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
-  Result<std::vector<int64_t>> RemovedSince(int64_t version) override { return below_->RemovedSince(version); }
+  Result<std::vector<int64_t>> RemovedSince(int64_t version) override;
   int64_t TotalCount() const override {
     AwaitSettled();
     return below_->TotalCount() + rows_below_.new_rows();
@@ -206,7 +202,6 @@ class HbmTable : public TableFront {
   void BeginSettling(Kept* kept);
   void Settle(Kept* kept, const Status& done, uint32_t created);
   Status CheckApply(const ApplyRequest& request) const;
-  Status CheckTables(Span<const uint16_t> tables, size_t n) const { return below_->CheckTables(tables, n); }
   // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
   DeviceQueue* queue() const { return queue_.get(); }
@@ -224,7 +219,7 @@ class HbmTable : public TableFront {
     device::CompactArgs list;  // on the device
   };
 
-  HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below);
+  HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<TableBelow> below);
 
   // --- operation.cc
   Status FindKeys(Operation* operation, const BatchKeys& keys, bool stamp, Output* output = nullptr);
@@ -318,7 +313,7 @@ class HbmTable : public TableFront {
   const std::shared_ptr<const MemorySource> source_;
   const Budget budget_;  // of a table that grows: the most that it may reach
   const bool grows_;
-  const std::unique_ptr<EmbeddingTable> below_;
+  const std::unique_ptr<TableBelow> below_;
   const bool filters_;
   const bool bounded_below_;  // see "Room below" at the top
   // Lookups for training may leave provisional rows. True if there is no filter, every lookup reads an absent key as its

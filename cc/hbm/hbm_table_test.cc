@@ -25,7 +25,7 @@ TEST(HbmTable, EveryRuleGivesTheBitsOfAPlainTableOverFourRowsOfHbm) {
       MT_ASSERT_OK(training.Run(plain));
       MT_ASSERT_OK(Train(training, table));
       const std::vector<int64_t> keys = SomeKeys(14, &random);
-      ASSERT_TRUE(SameBits(multitier::LookupAll(plain, keys), LookupAll(table, keys))) << rule->name() << " step " << step;
+      ASSERT_TRUE(SameBits(LookupAll(plain, keys), LookupAll(table, keys))) << rule->name() << " step " << step;
     }
     ExpectSameTables(plain, table);
   }
@@ -179,7 +179,7 @@ TEST(HbmTable, RowsThatTheTableBelowRefusesArePendingAndCountAsThere) {
   EXPECT_EQ(table->Drain().code(), StatusCode::kResourceExhausted);
   MT_ASSERT_OK(Sgd({12, 13}, 1.0f, 4).Run(plain.get()));
   MT_ASSERT_OK(Train(Sgd({12, 13}, 1.0f, 4), table.get()));  // in HBM
-  EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 18)), multitier::LookupAll(plain.get(), Range(0, 18))));
+  EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 18)), LookupAll(plain.get(), Range(0, 18))));
   EXPECT_EQ(table->TotalCount(), 16);
   int64_t removed = 0;
   MT_ASSERT_OK(table->Remove(Range(4, 10), &removed));  // some of them are pending
@@ -219,14 +219,14 @@ void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, devic
     std::vector<float> out(9);
     const std::vector<int64_t> keys = {1, 8, 4 + step};
     if (expect(table->Lookup(keys, out.data()))) {
-      EXPECT_TRUE(SameBits(out, multitier::LookupAll(plain, keys)));
+      EXPECT_TRUE(SameBits(out, LookupAll(plain, keys)));
     }
   }
   std::vector<int64_t> facts(2);
   expect(table->Version(std::vector<int64_t>{1, 2}, facts.data()));
   if (expect(table->Remove(std::vector<int64_t>{2, 77}, nullptr)))
     MT_ASSERT_OK(plain->Remove(std::vector<int64_t>{2}, nullptr));
-  expect(ExportAll(table).status());
+  expect(table->Export(true).status());
   device->FailCall(-1);
 }
 
@@ -255,12 +255,12 @@ TEST(HbmTable, OutOfHbmSaysWhatWasAskedForAndWhatWasFree) {
   device::EmulatedDevice::Options small;
   small.memory_bytes = 16 << 10;
   auto device = std::make_shared<device::EmulatedDevice>(small, &device::EmulatedKernels());
-  auto below = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  auto below = MakeTableBelow(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
   auto refused = HbmTable::Create({device, Budget::Bytes(1 << 20), 0}, std::move(below));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.status().message().find("bytes are free"), std::string::npos) << refused.status().message();
-  below = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  below = MakeTableBelow(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
   auto tiny = HbmTable::Create({device, Budget::Bytes(15), 0}, std::move(below));
   EXPECT_EQ(tiny.status().code(), StatusCode::kInvalidArgument) << tiny.status().ToString();
   EXPECT_EQ(device->used_bytes(), 0u);
@@ -310,7 +310,7 @@ TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
   threads.emplace_back([&] {
     std::vector<int> saved(kKeys, 1);
     for (int i = 0; i < kSaves; ++i) {
-      const auto rows = ExportAll(table.get());
+      const auto rows = table->Export(true);
       EXPECT_TRUE(rows.ok()) << rows.status().ToString();
       if (!rows.ok()) return;
       EXPECT_EQ(rows->keys.size(), static_cast<size_t>(kKeys));

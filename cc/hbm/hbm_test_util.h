@@ -97,7 +97,7 @@ inline std::shared_ptr<MemorySource> CountingSource(const std::shared_ptr<device
 inline std::unique_ptr<HbmTable> MakeHbmTable(TableOptions options, int rows, std::shared_ptr<device::Device> device,
                                               uint64_t first_operation = 0,
                                               std::shared_ptr<const MemorySource> memory = nullptr) {
-  auto below = MakeTable(std::move(options));
+  auto below = MakeTableBelow(std::move(options));
   if (below == nullptr) return nullptr;
   const Budget budget = Budget::Bytes(static_cast<uint64_t>(rows) * below->layout()->row_bytes());
   const HbmOptions hbm{std::move(device), budget, first_operation, 0, std::move(memory)};
@@ -113,7 +113,7 @@ inline std::unique_ptr<HbmTable> GrowingTable(TableOptions options, std::shared_
   hbm.device = std::move(device);
   hbm.budget = Budget::Bytes(bytes);
   hbm.grows_from_rows = 2;
-  auto table = HbmTable::Create(hbm, MakeTable(std::move(options)));
+  auto table = HbmTable::Create(hbm, MakeTableBelow(std::move(options)));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return table.ok() ? *std::move(table) : nullptr;
 }
@@ -175,39 +175,9 @@ inline Status Train(const Training& training, HbmTable* table) {
   return table->Apply(RequestOf(training));
 }
 
-inline std::vector<float> LookupAll(HbmTable* table, const std::vector<int64_t>& keys) {
-  std::vector<float> out(keys.size() * static_cast<size_t>(table->dim()));
-  MT_EXPECT_OK(table->Lookup(keys, out.data()));
-  return out;
-}
-
-inline std::vector<int32_t> TierOf(HbmTable* table, const std::vector<int64_t>& keys) {
-  std::vector<int32_t> out(keys.size());
-  MT_EXPECT_OK(table->LookupTier(keys, out.data()));
-  return out;
-}
-
-// As EmbeddingTable::TakeSnapshot and Export.
-inline Status SnapshotOf(HbmTable* table, bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit) {
-  SnapshotRequest request;
-  request.all_columns = all_columns;
-  request.max_rows = max_rows;
-  request.visit = visit;
-  MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot, table->PrepareSnapshot(std::move(request)));
-  return snapshot->TakeAlone();
-}
-inline Result<Rows> ExportAll(HbmTable* table, bool all_columns = true) {
-  Rows all;
-  MT_RETURN_IF_ERROR(SnapshotOf(table, all_columns, INT64_MAX, [&](Rows* rows) {
-    all = std::move(*rows);
-    return OkStatus();
-  }));
-  return all;
-}
-
 // Every value, slot, frequency and version equal, bit for bit.
 inline void ExpectSameTables(EmbeddingTable* plain, HbmTable* table) {
-  const auto x = plain->Export(true), y = ExportAll(table);
+  const auto x = plain->Export(true), y = table->Export(true);
   ASSERT_TRUE(x.ok() && y.ok()) << x.status().ToString() << " " << y.status().ToString();
   EXPECT_EQ(table->TotalCount(), static_cast<int64_t>(x->keys.size()));
   ExpectSameRows(*x, *y);

@@ -40,7 +40,7 @@ TEST(Interleavings, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
             MT_ASSERT_OK(table->Find(&operations[o], keys[o]));
           } else if (o == 1 && lookup) {
             MT_ASSERT_OK(table->FinishLookup(&operations[o], out.data(), 0, ReadFor::kTraining));
-            ASSERT_TRUE(SameBits(out, multitier::LookupAll(plain.get(), keys[o])))
+            ASSERT_TRUE(SameBits(out, LookupAll(plain.get(), keys[o])))
                 << "the lookup, " << rows << " rows, pair " << pair << ", order " << order[0] << order[1] << order[2]
                 << order[3];
           } else {
@@ -50,7 +50,7 @@ TEST(Interleavings, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
           found[o] = true;
         }
         const std::vector<int64_t> all = Range(0, 8);
-        ASSERT_TRUE(SameBits(LookupAll(table.get(), all), multitier::LookupAll(plain.get(), all)))
+        ASSERT_TRUE(SameBits(LookupAll(table.get(), all), LookupAll(plain.get(), all)))
             << rows << " rows, pair " << pair << ", order " << order[0] << order[1] << order[2] << order[3];
       }
     }

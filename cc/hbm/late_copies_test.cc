@@ -75,7 +75,7 @@ TEST(LateCopies, UpdatesFromSeveralStreamsWaitForTheirInputs) {
       for (size_t i = 0; i < kFeeders; ++i) feeders[i]->Begin(trainings[i], table.get(), &awaited[i]);
       for (Awaited& one : awaited) MT_EXPECT_OK(one.Wait());
     }
-    ASSERT_TRUE(SameBits(LookupAll(table.get(), Range(0, 20)), multitier::LookupAll(plain.get(), Range(0, 20)))) << seed;
+    ASSERT_TRUE(SameBits(LookupAll(table.get(), Range(0, 20)), LookupAll(plain.get(), Range(0, 20)))) << seed;
     overtaken += device->overtaken_copies();
   }
   EXPECT_GT(overtaken, 0);

@@ -85,7 +85,7 @@ TEST(MillionKeys, HitsMissesAndEvictionsAddUpExactly) {
   EXPECT_EQ(table->TotalCount(), kKeys);
 
   // What is not in HBM was handed down once; the rest goes down with the save, and nothing twice.
-  auto rows = ExportAll(table.get(), false);
+  auto rows = table->Export(false);
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   EXPECT_EQ(static_cast<int64_t>(rows->keys.size()), kKeys);
   EXPECT_EQ(table->Stats().tiers[1].demotions, kKeys);

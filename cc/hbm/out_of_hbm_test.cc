@@ -44,7 +44,7 @@ TEST(OutOfHbm, WhereTwoOfNAllocationsFailNoRowIsLost) {
       }
       std::vector<float> values(keys.size() * kDim);
       if (Worked(table->Lookup(keys, values.data()))) {
-        EXPECT_TRUE(SameBits(values, multitier::LookupAll(plain.get(), keys)));
+        EXPECT_TRUE(SameBits(values, LookupAll(plain.get(), keys)));
       }
       if (Worked(table->Remove(Span<const int64_t>(keys.data(), 2), nullptr))) {
         MT_ASSERT_OK(plain->Remove(Span<const int64_t>(keys.data(), 2), nullptr));

@@ -24,13 +24,13 @@
 #include "cc/base/status.h"
 #include "cc/device/device.h"
 #include "cc/hbm/scratch.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/table_below.h"
 
 namespace multitier::hbm {
 
 class RowsBelow {
  public:
-  explicit RowsBelow(EmbeddingTable* below) : below_(below) {}
+  explicit RowsBelow(TableBelow* below) : below_(below) {}
 
   // Writes the row of keys[i] to rows + i * stride; of a key without a row, one with kRowProvisional, initial slots,
   // and the value that a lookup for this reason gives. REQUIRES: distinct keys, stride = 16 + row_bytes of the table
@@ -38,7 +38,7 @@ class RowsBelow {
   Status CopyOut(Span<const int64_t> keys, Span<const uint16_t> tables, CopyOutAs as, ReadFor reason, size_t stride,
                  uint8_t* rows);
   // rows: as CopyOut gave them. Those with kRowProvisional become rows of the table below, as they are, and lose the flag. All
-  // of them, or none: the errors of EmbeddingTable::PutBack. *created: their number. REQUIRES: distinct keys
+  // of them, or none: the errors of TableBelow::PutBack. *created: their number. REQUIRES: distinct keys
   Status Create(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* created);
   // rows: pinned memory of `scratch`, which is kept if the rows are pending afterwards. Never loses a row, and then needs no
   // memory for row data. REQUIRES: distinct keys
@@ -69,7 +69,7 @@ class RowsBelow {
   Status Put(Span<const int64_t> keys, size_t stride, const uint8_t* rows);
   void ForgetPending();
 
-  EmbeddingTable* const below_;
+  TableBelow* const below_;
   std::unordered_map<int64_t, uint8_t*> pending_;  // in kept_
   size_t pending_stride_ = 0;
   std::vector<device::Buffer> kept_;

@@ -17,7 +17,7 @@ constexpr int64_t kMuch = 64 << 20;  // bytes of copies from which on operations
 class SnapshotVisitor : public testing::Test {
  protected:
   void SetUp() override {
-    auto below = MakeTable(Options());
+    auto below = MakeTableBelow(Options());
     MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(below.get()));
     HbmOptions options;
     options.device = NewEmulatedDevice();
@@ -46,7 +46,7 @@ class SnapshotVisitor : public testing::Test {
     std::atomic<pid_t> worker{0};
     std::thread thread;
     int64_t rows = 0;
-    MT_EXPECT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
+    MT_EXPECT_OK(table_->TakeSnapshot(true, 16, [&](Rows* chunk) {
       if (rows == 0) {
         thread = std::thread([&] {
           worker = ThisThread();
@@ -115,7 +115,7 @@ TEST_F(SnapshotVisitor, UsesTheTableWhileAnImportWaitsForIt) {
 TEST_F(SnapshotVisitor, ExpiresAndImportsItself) {
   const Rows rows = OneRow();
   int64_t given = 0, expired = 0;
-  MT_ASSERT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
+  MT_ASSERT_OK(table_->TakeSnapshot(true, 16, [&](Rows* chunk) {
     if (given == 0) {
       MT_EXPECT_OK(table_->Expire(table_->NewestStep() + 100, &expired));
       MT_EXPECT_OK(table_->Import(rows, nullptr));

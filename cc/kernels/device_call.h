@@ -30,7 +30,7 @@ class DeviceCall {
 
   // The errors are those of OpStream::FindTable.
   absl::Status Add(std::shared_ptr<VariableState> state, hbm::HbmTable** table) {
-    TF_RETURN_IF_ERROR(OpStream::FindTable(context_, *state->table, table));
+    TF_RETURN_IF_ERROR(OpStream::FindTable(context_, state->table.get(), table));
     if (stream_ == nullptr) TF_RETURN_IF_ERROR(OpStream::Open(context_, &hbm::DeviceOf(**table), &stream_));
     states_.push_back(std::move(state));
     return absl::OkStatus();

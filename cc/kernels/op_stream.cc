@@ -25,12 +25,12 @@ const char* Misplaced(const hbm::HbmTable* table, const std::optional<TensorFlow
 
 }  // namespace
 
-absl::Status OpStream::FindTable(OpKernelContext* context, const EmbeddingTable& table, hbm::HbmTable** found) {
+absl::Status OpStream::FindTable(OpKernelContext* context, EmbeddingTable* table, hbm::HbmTable** found) {
   *found = hbm::HbmTableOf(table);
   const char* const misplaced = Misplaced(*found, GpuOf(*context->device()));
   if (misplaced == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(context->op_kernel().type_string(), ": embedding variable '",
-                                                    table.options().name, "' on ", context->device()->name(),
+                                                    table->options().name, "' on ", context->device()->name(),
                                                     ": expected a table in the memory of this GPU, found ", misplaced,
                                                     ": place the variable on the CPU (tf.device('/CPU:0'))"));
 }

@@ -24,7 +24,7 @@ class OpStream {
  public:
   // The table in HBM of a variable. FailedPrecondition, with the variable's name, if it has none, or none in the memory of the
   // op's device.
-  static absl::Status FindTable(tensorflow::OpKernelContext* context, const EmbeddingTable& table, hbm::HbmTable** found);
+  static absl::Status FindTable(tensorflow::OpKernelContext* context, EmbeddingTable* table, hbm::HbmTable** found);
 
   // REQUIRES: device is that of a table that FindTable found
   static absl::Status Open(tensorflow::OpKernelContext* context, device::Device* device, std::unique_ptr<OpStream>* stream);

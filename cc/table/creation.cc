@@ -53,6 +53,29 @@ Status Validate(const TableOptions& o) {
 
 }  // namespace
 
+Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions options) {
+  const MemoryLease memory(kScratchBytes);
+  if (!memory.ok()) return memory.Refusal(StrCat("table '", options.name, "'"));
+  if ((options.above == nullptr) == options.hbm_budget().bounded()) {
+    return InvalidArgumentError("table '", options.name,
+                                "': expected both a device and a budget for tier hbm, or neither, found ",
+                                options.above == nullptr ? "no device" : "a device", " and ", options.hbm_budget().text());
+  }
+  const auto above = std::exchange(options.above, nullptr);
+  const Budget budget = options.hbm_budget();
+  options.is_below = above != nullptr;
+  options.hbm_budget_bytes = options.hbm_budget_rows = 0;
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<TableBelow> table, TableBelow::Create(std::move(options)));
+  if (above == nullptr) return std::unique_ptr<EmbeddingTable>(std::move(table));
+  return above(std::move(table), budget);
+}
+
+Result<std::unique_ptr<TableBelow>> TableBelow::Create(TableOptions options) {
+  auto table = std::make_unique<HostTable>(std::move(options));
+  MT_RETURN_IF_ERROR(table->Init());
+  return std::unique_ptr<TableBelow>(std::move(table));
+}
+
 HostTable::HostTable(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
 
 uint64_t HostTable::NewCursorTag() {
@@ -64,7 +87,7 @@ uint64_t HostTable::NewCursorTag() {
 HostTable::~HostTable() {
   if (!base_.CheckProcess().ok()) return;
   demoter_.Stop();
-  if (ready_ && options_.keep) (void)Flush();
+  if (ready_ && options_.keep) (void)FlushRows();
   tiers_.TakeRelocatorsBack();
 }
 

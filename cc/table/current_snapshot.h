@@ -3,7 +3,7 @@
 // If a row changes before the snapshot has read it, the row is copied first, and the copy waits for the snapshot's visitor. If
 // many copies wait, operations that change rows wait too (Await): at their start, or between two slices of a long operation,
 // when they hold no lock. Background jobs must not wait. They check far_behind() and are scheduled again later. A table that is
-// above this one (table_above.h) calls Await before it takes its own locks, which the visitor may need. It then calls this
+// above this one (table_below.h) calls Await before it takes its own locks, which the visitor may need. It then calls this
 // table within a WithoutAwait.
 //
 // Owns the reference to the SnapshotState. Thread-safe.

@@ -79,6 +79,7 @@ class Demoter {
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.
   RecordMover& records() { return records_; }
   DroppedRows& dropped() { return dropped_; }
+  const DroppedRows& dropped() const { return dropped_; }
   std::vector<int64_t> PopDropped() { return dropped_.Pop(); }
 
  private:

@@ -38,6 +38,9 @@
 // they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written again. Such records
 // come on top of the tier's size.
 //
+// This is the interface, and the life of a table in host memory (host_table.h). A table in HBM (hbm/hbm_table.h) stands above
+// one and keeps copies of rows.
+//
 // Owns its rows, index, filter and tiers. Two things are not bounded: one batch for each running operation, above the DRAM
 // budget; and the entries of the counter filter for keys that are not admitted yet (24 bytes per key).
 //
@@ -56,6 +59,7 @@
 #include <vector>
 
 #include "cc/base/executor.h"
+#include "cc/base/memory_reserve.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/env/env.h"
@@ -82,9 +86,8 @@ struct LowerTierOptions {
   Budget budget() const { return Budget::Of(budget_bytes, budget_rows); }
 };
 
-class HostTable;   // host_table.h
-class TableAbove;  // table_above.h
-class TableFront;
+class EmbeddingTable;
+class TableBelow;  // table_below.h
 
 // The record, and what is made from it (cc/storage_types): of the storage, a table itself reads only that.
 struct TableOptions : Options {
@@ -101,9 +104,9 @@ struct TableOptions : Options {
   // False: DRAM is not a tier of the table (LEVELDB or SSDHASH alone). It holds only the rows of running operations,
   // and LookupTier counts from the first lower tier. REQUIRES: lower tiers, and dram_budget_bytes 0.
   bool dram_named = true;
-  // A tier above DRAM with a device of its own (HbmOver of cc/hbm), and the bytes of row data it may hold. Null and 0: none. It
-  // is inclusive: it keeps copies of rows. It hands the rows that it evicts down to the tiers of this table.
-  std::shared_ptr<const TableAbove> above;
+  // Makes a table over that of the other tiers, for a tier with a device of its own (HbmOver of cc/hbm), and the bytes of row
+  // data it may hold. Null and 0: none. The tier is inclusive: it keeps copies of rows. It hands the rows that it evicts down.
+  std::function<Result<std::unique_ptr<EmbeddingTable>>(std::unique_ptr<TableBelow> below, Budget budget)> above;
   uint64_t hbm_budget_bytes = 0;
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
@@ -194,74 +197,76 @@ class EmbeddingTable {
   // InvalidArgument if an option is out of range: one message that names expected and found. ResourceExhausted if there is not
   // enough memory. An error leaves nothing behind.
   static Result<std::unique_ptr<EmbeddingTable>> Create(TableOptions options);
-  ~EmbeddingTable();
+  EmbeddingTable() = default;
+  virtual ~EmbeddingTable() = default;
   EmbeddingTable(const EmbeddingTable&) = delete;
   EmbeddingTable& operator=(const EmbeddingTable&) = delete;
 
-  const TableOptions& options() const;
-  int dim() const;
+  // With a tier above, those of the table below it.
+  virtual const TableOptions& options() const = 0;
+  int dim() const { return options().dim; }
   // The layout as of now (columns are only ever appended).
-  std::shared_ptr<const RowLayout> layout() const;
+  virtual std::shared_ptr<const RowLayout> layout() const = 0;
 
   // Writes the value of keys[i] to out + i * stride: the row's, or what AbsentValues gives for a key without a row. Keys may
   // repeat. The only errors are those of a lower tier's I/O. places (may be null) receives where each row was found, for
   // ApplyRequest::places; kNoPlace: not in DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
-                uint32_t* places = nullptr,                                          // places: [n]
-                int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
-                ReadFor reason = ReadFor::kTraining,
-                // [n] the table of each key, which decides what it reads without a row; of a repeated key, that of its first
-                // entry. Empty: there is one table. InvalidArgument otherwise (CheckTables)
-                Span<const uint16_t> tables = {});
+  virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
+                        uint32_t* places = nullptr,                                          // places: [n]
+                        int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
+                        ReadFor reason = ReadFor::kTraining,
+                        // [n] the table of each key, which decides what it reads without a row; of a repeated key, that of
+                        // its first entry. Empty: there is one table. InvalidArgument otherwise (CheckTables)
+                        Span<const uint16_t> tables = {}) = 0;
 
   // Like Lookup, without its effects: no row moves or counts as used, and no hits and misses are counted.
-  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables = {});  // out: [n, dim]
+  virtual Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables = {}) = 0;  // out: [n, dim]
 
   // InvalidArgument unless there is a table number, in range, for each of n keys. With one table there may be none. The
   // message names the first that is out of range.
   Status CheckTables(Span<const uint16_t> tables, size_t n) const;
 
-  const AbsentValues& absent_values() const;
+  virtual const AbsentValues& absent_values() const = 0;
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
   // passed, or until ReleasePrefetched(). A row that is kept already stays until the later of the two timeouts; its next use
   // ends both. Creates no key. At most a quarter of the DRAM budget is kept in this way. Further rows stay where they are.
   // `pinned` (may be null): how many rows this call keeps that were not kept before.
-  Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
-  void ReleasePrefetched();
+  virtual Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) = 0;
+  virtual void ReleasePrefetched() = 0;
 
   // See ApplyRequest and the class comment. InvalidArgument before anything changes: unknown slot column, sizes that differ,
   // hyperparameter out of range, counts < 0. An entry of count 0 trains but adds nothing to the frequency.
-  Status Apply(const ApplyRequest& request, Executor* executor = nullptr);
+  virtual Status Apply(const ApplyRequest& request, Executor* executor = nullptr) = 0;
 
   // Makes sure that the columns exist. New ones widen every row and hold their initial value. AlreadyExists if a column of that
   // name has another dim. Unimplemented if one is not float32. O(rows) if a column is added.
-  Status AddSlots(Span<const ColumnSpec> slots);
+  virtual Status AddSlots(Span<const ColumnSpec> slots) = 0;
 
   // Occurrences trained on; 0 where the key has no row (a counted key: its count).
-  Status Frequency(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  virtual Status Frequency(Span<const int64_t> keys, int64_t* out) = 0;  // out: [n]
   // Version that the last update set: its step, unless the score is another; -1 where the key has no row.
-  Status Version(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  virtual Status Version(Span<const int64_t> keys, int64_t* out) = 0;  // out: [n]
   // The score of each key: its frequency or its version (TableOptions::score).
   Status ScoreOf(Span<const int64_t> keys, int64_t* out);  // out: [n]
   // The score that updates set from now on. *decreased: it is the first that is less than the one before it. InvalidArgument
   // unless the score is custom. Updates are FailedPrecondition before the first call.
-  Status SetScore(int64_t score, bool* decreased);
+  virtual Status SetScore(int64_t score, bool* decreased) = 0;
   // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.
-  Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
+  virtual Status LookupTier(Span<const int64_t> keys, int32_t* out) = 0;  // out: [n]
 
   // Removes keys: row, frequency, version, count (of a Bloom filter: its estimate). Absent keys are skipped; keys whose record
   // is damaged are removed, too. `removed` (may be null): how many had a row. A removal that a tier refuses is repeated before
   // any other row of the shard is written. Until it succeeds, its error is the sticky error (Drain), and Flush fails.
-  Status Remove(Span<const int64_t> keys, int64_t* removed);
+  virtual Status Remove(Span<const int64_t> keys, int64_t* removed) = 0;
   // Removes the rows that are expired at `step` by options().expiry, and counted keys by steps. `expired` may be null. A row
   // that cannot be read stays; its error is returned after all other rows were checked.
-  Status Expire(int64_t step, int64_t* expired);
+  virtual Status Expire(int64_t step, int64_t* expired) = 0;
   // Removes every key.
-  Status Clear();
+  virtual Status Clear() = 0;
 
-  // Everything in the table, as of one moment. `columns` false: the value column only.
+  // Everything in the table, as of one moment. `all_columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
   // The same in chunks of max_rows, in any order. Its memory does not grow with the table: about 64 MiB for copies of rows that
   // change before their turn, the copies that it has taken along and is giving, and one bit for each slot of DRAM and each
@@ -276,98 +281,73 @@ class EmbeddingTable {
   // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (snapshot_together.h) and of what changed.
   // Waits for the one that is being taken. InvalidArgument if max_rows < 1. FailedPrecondition if changes since request.since
   // are not known: none or others are tracked, or too many rows left DRAM for it (ChangedRows).
-  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
+  virtual Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) = 0;
   // The name of the moment since which changes are tracked (SnapshotRequest::track_as). 0: they are not. Clear ends it.
-  int64_t ChangesSince() const;
+  virtual int64_t ChangesSince() const = 0;
   // Rows from the cursor on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the end. A key
   // that is present from the first call to the last is given exactly once. A key that comes or leaves in between may be given.
   // One that leaves and comes again may be given by two calls, and one that is admitted as a counted key and then as a row.
   // Nothing moves and nothing counts as used. A damaged record is an error, or is left out if on_corruption says so (as in
   // Export). InvalidArgument: no such column or cursor.
-  Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
+  virtual Result<Rows> Scan(const ScanRequest& request, uint64_t* next) = 0;
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
   // initial value; columns the table lacks are added. InvalidArgument where the value dim differs. Rows go in chunks of at most
   // 64 Ki: an error leaves those of the chunks before. The executor's threads take the shards side by side.
-  Status Import(const Rows& rows, Executor* executor = nullptr);
+  virtual Status Import(const Rows& rows, Executor* executor = nullptr) = 0;
   // Sets columns, frequencies and versions of rows; keys without a row get one, and no filter is asked. All of the batch, or
   // nothing: InvalidArgument before anything changes (columns the table lacks, numbers out of range, a key that is there
   // twice), AlreadyExists, and the errors of an apply. A key that another thread creates during the call is replaced. Returns
   // how many rows were written.
-  Result<int64_t> Upsert(const UpsertRequest& request);
-
-  // Copies rows to a holder above this table (row_batch.h). A key without a row gets what its row would begin with. Like Lookup
-  // it creates no key. An error is a lower tier's: then facts and data are arbitrary. REQUIRES: rows.keys are distinct; of this
-  // and the next six methods: the table has nothing above it
-  Status CopyOut(const RowBatch& rows, CopyOutAs as);
-  // Sets rows, frequencies and versions as that holder has them now. A key without a row gets one; no filter is asked. Like an
-  // apply it happens wholly or not at all, and has the errors of one. REQUIRES: rows.keys are distinct
-  Status PutBack(const RowBatch& rows);
-  // For a holder that trains rows itself. What Apply would refuse, and where the rule's slots are in the data of a row:
-  Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
-  // An apply of rows that the holder has: it counts as one of this table. Gives the version to set.
-  int64_t NoteApply(int64_t global_step);
-  // Keys whose rows the holder removed before this table had them: RemovedSince gives them, too.
-  void NoteRemoved(Span<const int64_t> keys);
-  // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
-  // nothing with any other filter. counts: [keys]
-  void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
-
-  // Waits while a snapshot is far behind, as operations that change rows do at their start. A holder calls it before it takes
-  // locks that a visitor may need, and then this table's methods inside a WithoutAwait (current_snapshot.h), where none waits.
-  void AwaitSnapshot() const;
+  virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
 
   // Keys that the last tier dropped since the last call (see drop_coldest, on_corruption), the oldest first, as many as
   // options().dropped_bytes hold. Stats has the number of those that were lost.
-  std::vector<int64_t> PopDropped();
+  virtual std::vector<int64_t> PopDropped() = 0;
   // The same with all columns, frequencies and versions; NaN, 0 and -1 for a damaged row. FailedPrecondition unless
   // options().dropped is kRows.
-  Result<Rows> PopDroppedRows();
+  virtual Result<Rows> PopDroppedRows() = 0;
 
   // Keys without a row that had one at this version of the table (NewestStep) or later, and those that left at the newest
   // version before it: removed, expired or dropped. Each once, sorted. FailedPrecondition where removals of that version are
   // not known: before the table was cleared, restored or opened, or beyond options().removed_bytes. The error of its file.
-  Result<std::vector<int64_t>> RemovedSince(int64_t version);
+  virtual Result<std::vector<int64_t>> RemovedSince(int64_t version) = 0;
 
   // Of the last apply that ended. Zero in a table in HBM.
-  UpdateCounts LastUpdate() const;
+  virtual UpdateCounts LastUpdate() const = 0;
 
-  int64_t TotalCount() const;
+  virtual int64_t TotalCount() const = 0;
   // The newest version that an apply or import has set; -1 before the first. Expiry at a save takes it as the present step.
-  int64_t NewestStep() const;
-  TableStats Stats() const;
+  virtual int64_t NewestStep() const = 0;
+  virtual TableStats Stats() const = 0;
   // Waits for the work that was due at the call, retries a failed trim, and returns the sticky error.
-  Status Drain();
+  virtual Status Drain() = 0;
   // Once this returns OK, everything trained, imported and removed before the call is durable (see the class comment). Other
   // operations run at the same time. FailedPrecondition if the last tier does not survive the process. ResourceExhausted, with
   // nothing lost, if the disk is full or a last tier of given size cannot hold all rows.
-  Status Flush();
+  virtual Status Flush() = 0;
   // Changes the DRAM budget. options().dram_budget_bytes keeps the first one; Stats has the one in force. A larger budget holds
   // at once. A smaller one is reached in the background, and Drain waits for it; until then operations keep DRAM at what the
   // background has reached. The table keeps memory that it has taken, its number of shards and the order of its rows.
   // FailedPrecondition if DRAM has no budget. InvalidArgument below one row. ResourceExhausted if the present rows do not fit
   // and cannot leave (no tier below, or one of given size that drops nothing).
-  Status SetDramBudget(Budget budget);
+  virtual Status SetDramBudget(Budget budget) = 0;
   // Allocates the memory of index and DRAM for `rows` keys in all, but not for more than the tiers may hold. ResourceExhausted
   // if there is not enough memory; what was allocated stays.
-  Status Reserve(uint64_t rows);
+  virtual Status Reserve(uint64_t rows) = 0;
   // Gives back the space of dead records in the lower tiers' files (Tier::Compact). Other operations run at the same time. An
   // error loses nothing: ResourceExhausted if the disk has no room for the records that must be moved.
-  Status Compact();
+  virtual Status Compact() = 0;
 
-  // What is above this table and gets its calls (table_above.h). Null: nothing.
-  TableFront* front() const { return front_.get(); }
+ protected:
+  // What the containers of an operation need, and of each of its keys.
+  static constexpr size_t kScratchBytes = size_t{1} << 20, kScratchBytesOfKey = 512;
+  static constexpr size_t kChunkKeys = 64 * 1024;  // at most: what an operation over many rows does at a time
 
- private:
-  explicit EmbeddingTable(std::unique_ptr<HostTable> host);
-  EmbeddingTable(TableOptions options, std::unique_ptr<TableFront> front);
-  // Calls call(table) with the front or the table. Holds in reserve the memory that an operation on `keys` keys needs;
-  // ResourceExhausted if it cannot be had.
-  template <typename Call>
-  auto WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<HostTable&>()));
-  // One of the two: the table itself, or what is above it and owns it.
-  const std::unique_ptr<HostTable> host_;
-  const std::unique_ptr<const TableOptions> options_of_front_;
-  const std::unique_ptr<TableFront> front_;
+  // What an operation on `keys` keys may need, held in reserve: every operation begins with it. ResourceExhausted if it cannot
+  // be had.
+  Result<MemoryLease> HoldMemory(size_t keys) const;
+  // Takes out the keys that have a row.
+  Status DropPresent(std::vector<int64_t>* keys);
 };
 
 }  // namespace multitier

@@ -28,6 +28,7 @@ Status HostTable::CheckBudgets(const RowLayout& layout) const {
 }
 
 Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   MT_RETURN_IF_ERROR(CheckSlotTypes(slots));
   auto widened = [&](const RowLayout& from) -> Result<RowLayout> {
@@ -73,6 +74,7 @@ Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
 }
 
 Result<Rows> HostTable::PopDroppedRows() {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (!demoter_.dropped().wants_rows()) {
     return FailedPreconditionError("table '", options_.name, "': rows of dropped keys: expected dropped='rows', found ",
                                    options_.dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
@@ -126,7 +128,7 @@ void CountMisses(TableStats* stats) {
 
 }  // namespace
 
-TableStats HostTable::Stats() {
+TableStats HostTable::Stats() const {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   TableStats::PerTier dram, below[kMaxLowerTiers];
@@ -174,13 +176,14 @@ TableStats HostTable::Stats() {
   return stats;
 }
 
-int64_t HostTable::TotalCount() {
+int64_t HostTable::TotalCount() const {
   int64_t rows = 0;
   for (auto& shard : shards_) rows += Shard::Locked(shard)->rows();
   return rows;
 }
 
 Status HostTable::Drain() {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   // Not inside the gate: a job enters it, which it cannot do while another operation waits to close it. A snapshot's visitor
   // does not wait either, since a job may wait for it: the visitor demotes what is above the budget itself.
@@ -190,11 +193,13 @@ Status HostTable::Drain() {
 }
 
 Status HostTable::SetDramBudget(Budget budget) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.SetDramBudget(budget);
 }
 
 Status HostTable::Reserve(uint64_t rows) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   constexpr uint64_t kMostRows = uint64_t{1} << 32;
   if (rows > kMostRows) {
     return InvalidArgumentError("table '", options_.name, "': reserve: expected at most ", kMostRows, " rows, found ", rows);
@@ -222,6 +227,11 @@ Status HostTable::Reserve(uint64_t rows) {
 }
 
 Status HostTable::Flush() {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
+  return FlushRows();
+}
+
+Status HostTable::FlushRows() {
   const int last = levels_.last();
   if (last < 0 || !levels_.durable[last]) {
     return FailedPreconditionError("table '", options_.name, "': flush: expected a durable last tier, found ",
@@ -241,6 +251,7 @@ Status HostTable::Flush() {
 
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.
 Status HostTable::Compact() {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   return tiers_.Compact();
 }

@@ -26,79 +26,75 @@
 #include <vector>
 
 #include "cc/base/executor.h"
-#include "cc/base/memory_reserve.h"
-#include "cc/table/embedding_table.h"
 #include "cc/table/key_batch.h"
 #include "cc/table/operation_scope.h"
 #include "cc/table/prefetch_room.h"
+#include "cc/table/table_below.h"
 #include "cc/table/tier_reader.h"
 
 namespace multitier {
 
 class ApplyOperation;
 
-class HostTable {
+class HostTable final : public TableBelow {
  public:
-  static constexpr uint32_t kNoPlace = EmbeddingTable::kNoPlace;
   explicit HostTable(TableOptions options);
-  ~HostTable();
-
+  ~HostTable() override;
   Status Init();
 
+  const TableOptions& options() const override { return options_; }
+  std::shared_ptr<const RowLayout> layout() const override { return base_.layout(); }
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason,
-                Span<const uint16_t> tables);
-  const AbsentValues& absent_values() const { return base_.absent; }
-  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables);
-  Status Apply(const ApplyRequest& request, Executor* executor);
-  Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
-  void ReleasePrefetched();
-  Status AddSlots(Span<const ColumnSpec> slots);
-  Status Remove(Span<const int64_t> keys, int64_t* removed);
-  Status Expire(int64_t step, int64_t* expired);
-  Status Clear();
-  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
-  Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
-  Status Import(const Rows& rows, Executor* executor);
-  Result<int64_t> Upsert(const UpsertRequest& request);
-  // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.
-  Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
-  // number: out, or null: of the apply, among those of this table. No other apply has it.
-  int64_t NoteApply(int64_t global_step, int64_t* number = nullptr);
-  void NoteRemoved(Span<const int64_t> keys);
-  void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
-  void AwaitSnapshot() const { snapshot_.Await(); }
-  Status CopyOut(const RowBatch& rows, CopyOutAs as);
-  Status PutBack(const RowBatch& rows);
-  TableStats Stats();
-  Status Drain();
-  Status Flush();
-  Status SetDramBudget(Budget budget);
-  Status Reserve(uint64_t rows);
-  Status Compact();
-  int64_t TotalCount();
-  int64_t ChangesSince() const { return base_.changes_since.load(); }
-  int64_t NewestStep() const { return newest_step_.load(); }
-  Status Frequency(Span<const int64_t> keys, int64_t* out);
-  Status Version(Span<const int64_t> keys, int64_t* out);
-  Status LookupTier(Span<const int64_t> keys, int32_t* out);
-  Status SetScore(int64_t score, bool* decreased) { return base_.OfThisTable(base_.score.Set(score, decreased)); }
-  template <typename Report>
-  Status Facts(Span<const int64_t> keys, Report report);
+                Span<const uint16_t> tables) override;
+  Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) override;
+  const AbsentValues& absent_values() const override { return base_.absent; }
+  Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) override;
+  void ReleasePrefetched() override;
+  Status Apply(const ApplyRequest& request, Executor* executor) override;
+  Status AddSlots(Span<const ColumnSpec> slots) override;
+  Status Frequency(Span<const int64_t> keys, int64_t* out) override;
+  Status Version(Span<const int64_t> keys, int64_t* out) override;
+  Status SetScore(int64_t score, bool* decreased) override { return base_.OfThisTable(base_.score.Set(score, decreased)); }
+  Status LookupTier(Span<const int64_t> keys, int32_t* out) override;
+  Status Remove(Span<const int64_t> keys, int64_t* removed) override;
+  Status Expire(int64_t step, int64_t* expired) override;
+  Status Clear() override;
+  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
+  int64_t ChangesSince() const override { return base_.changes_since.load(); }
+  Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
+  Status Import(const Rows& rows, Executor* executor) override;
+  Result<int64_t> Upsert(const UpsertRequest& request) override;
+  std::vector<int64_t> PopDropped() override { return demoter_.PopDropped(); }
+  Result<Rows> PopDroppedRows() override;
+  Result<std::vector<int64_t>> RemovedSince(int64_t version) override;
+  UpdateCounts LastUpdate() const override { return UpdateCounts{last_refused_, last_dropped_}; }
+  int64_t TotalCount() const override;
+  int64_t NewestStep() const override { return newest_step_.load(); }
+  TableStats Stats() const override;
+  Status Drain() override;
+  Status Flush() override;
+  Status SetDramBudget(Budget budget) override;
+  Status Reserve(uint64_t rows) override;
+  Status Compact() override;
 
-  // What the containers of an operation need, and of each of its keys.
-  static constexpr size_t kScratchBytes = size_t{1} << 20, kScratchBytesOfKey = 512;
-
-  const TableOptions& options() const { return options_; }
-  std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }
-  std::vector<int64_t> PopDropped() { return demoter_.PopDropped(); }
-  Result<Rows> PopDroppedRows();
-  Result<std::vector<int64_t>> RemovedSince(int64_t version);
-  UpdateCounts LastUpdate() const { return UpdateCounts{last_refused_, last_dropped_}; }
+  Status CopyOut(const RowBatch& rows, CopyOutAs as) override;
+  Status PutBack(const RowBatch& rows) override;
+  Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const override;
+  int64_t NoteApply(int64_t global_step) override { return NoteApply(global_step, nullptr); }
+  void NoteRemoved(Span<const int64_t> keys) override;
+  void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) override;
+  void AwaitSnapshot() const override { snapshot_.Await(); }
 
  private:
   // What operations do with keys that memory does not answer (tier_reader.h).
   class RemoveVisitor;
   class ExpireVisitor;
+
+  template <typename Report>
+  Status Facts(Span<const int64_t> keys, Report report);
+  // number: out, or null: of the apply, among those of this table. No other apply has it.
+  int64_t NoteApply(int64_t global_step, int64_t* number);
+  Status FlushRows();
 
   // Positions of a batch that a slice of a lookup could not answer.
   struct Missed {

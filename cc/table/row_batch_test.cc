@@ -41,7 +41,7 @@ Training Adagrad(const std::vector<int64_t>& keys, float grad, int dim) {
 }
 
 // The row of the key as Export gives it, or nothing.
-void ExpectCopiesAreTheRows(EmbeddingTable* table, OwnedRows* rows) {
+void ExpectCopiesAreTheRows(TableBelow* table, OwnedRows* rows) {
   const Rows all = *table->Export(true);
   std::map<int64_t, size_t> places;
   for (size_t i = 0; i < all.keys.size(); ++i) places[all.keys[i]] = i;
@@ -76,7 +76,7 @@ class RowBatchTest : public testing::TestWithParam<ChainCase> {
 };
 
 TEST_P(RowBatchTest, CopyOutGivesRowsFactsAndInitialValues) {
-  auto table = MakeTable(Options());
+  auto table = MakeTableBelow(Options());
   MT_ASSERT_OK(Adagrad({1, 2, 3, 2, INT64_MIN, -1, 0, 9}, 0.25f, kDim).Run(table.get()));
   MT_ASSERT_OK(Adagrad({2, 9}, 0.5f, kDim).Run(table.get()));
   for (const CopyOutAs as : {CopyOutAs::kUse, CopyOutAs::kPeek}) {
@@ -88,7 +88,7 @@ TEST_P(RowBatchTest, CopyOutGivesRowsFactsAndInitialValues) {
 }
 
 TEST_P(RowBatchTest, APeekMovesAndCountsNothing) {
-  auto table = MakeTable(Options());
+  auto table = MakeTableBelow(Options());
   MT_ASSERT_OK(Adagrad(Range(0, 12), 0.25f, kDim).Run(table.get()));
   MT_ASSERT_OK(table->Drain());
   const std::vector<int32_t> tiers = TierOf(table.get(), Range(0, 12));
@@ -104,8 +104,8 @@ TEST_P(RowBatchTest, APeekMovesAndCountsNothing) {
 TEST_P(RowBatchTest, RandomChangesPutBackEqualAPlainTable) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     std::mt19937_64 random(seed);
-    auto table = MakeTable(Options());
-    auto plain = MakeTable(OptionsWithSlot(kDim));
+    auto table = MakeTableBelow(Options());
+    auto plain = MakeTableBelow(OptionsWithSlot(kDim));
     for (int step = 1; step <= 12; ++step) {
       std::set<int64_t> distinct;
       for (uint64_t i = random() % 14; i > 0; --i) distinct.insert(static_cast<int64_t>(random() % 30));
@@ -134,7 +134,7 @@ TEST_P(RowBatchTest, PutBackAdmitsWhatAFilterOnlyCounted) {
     options.filter.kind = kind;
     options.filter.filter_freq = 5;
     options.filter.max_element_size = 100;
-    auto table = MakeTable(options);
+    auto table = MakeTableBelow(options);
     MT_ASSERT_OK(Adagrad({1, 2}, 0.5f, kDim).Run(table.get()));
     OwnedRows rows(table.get(), {2, 3});
     MT_ASSERT_OK(table->CopyOut(rows.batch, CopyOutAs::kUse));
@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(Chains, RowBatchTest, testing::ValuesIn(AllChains()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(RowBatch, AnotherLayoutIsRefusedBeforeAnythingChanges) {
-  auto table = MakeTable(OptionsWithSlot(5));
+  auto table = MakeTableBelow(OptionsWithSlot(5));
   OwnedRows rows(table.get(), {1});
   rows.batch.row_bytes -= 16;
   for (const Status& status : {table->CopyOut(rows.batch, CopyOutAs::kUse), table->PutBack(rows.batch)}) {
@@ -166,7 +166,7 @@ TEST(RowBatch, AFailingTierLosesNothing) {
   TableOptions options = OptionsWithSlot(4);
   options.lower_tiers.push_back({lower, 0});
   options.dram_budget_bytes = 2 * 32;
-  auto table = MakeTable(options);
+  auto table = MakeTableBelow(options);
   MT_ASSERT_OK(Adagrad(Range(0, 9), 0.5f, 4).Run(table.get()));
   const Rows before = *table->Export(true);
   OwnedRows rows(table.get(), Range(0, 12));

@@ -240,6 +240,7 @@ Result<std::vector<int>> HostTable::ColumnsNamed(const char* operation, const st
 }
 
 Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': scan: max_rows: expected at least 1, found ", request.max_rows);
   }

@@ -460,6 +460,7 @@ class HostTable::Snapshot : public TableSnapshot {
 };
 
 Result<std::unique_ptr<TableSnapshot>> HostTable::PrepareSnapshot(SnapshotRequest request) {
+  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': snapshot: max_rows: expected at least 1, found ",
                                 request.max_rows);

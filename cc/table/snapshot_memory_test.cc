@@ -157,7 +157,7 @@ void ForEachRowBatch(EmbeddingTable* table, const std::function<Status(const Row
 }
 
 TEST(SnapshotMemory, PuttingBackManyRowsWaitsForTheVisitor) {
-  auto table = MakeTable(BasicOptions(kWide));
+  auto table = MakeTableBelow(BasicOptions(kWide));
   MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
   const auto put_back = [&](const RowBatch& batch) { return table->PutBack(batch); };
   EXPECT_LE(MostThatWaited(table.get(), [&] { ForEachRowBatch(table.get(), put_back); }),
@@ -167,7 +167,7 @@ TEST(SnapshotMemory, PuttingBackManyRowsWaitsForTheVisitor) {
 TEST(SnapshotMemory, CopyingOutManyRowsThatLeaveTheirTierWaitsForTheVisitor) {
   TableOptions options = TieredOptions(kWide, 16, std::make_shared<MemoryTier>());
   options.lower_tiers[0].budget_bytes = kRows * kRowBytes;  // keeps no copies
-  auto table = MakeTable(std::move(options));
+  auto table = MakeTableBelow(std::move(options));
   MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
   const auto copy_out = [&](const RowBatch& batch) { return table->CopyOut(batch, CopyOutAs::kUse); };
   EXPECT_LE(MostThatWaited(table.get(), [&] { ForEachRowBatch(table.get(), copy_out); }),

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/table/embedding_table.h"
+#include "cc/table/table_below.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 #include "cc/tier/test_tiers/relocating_tier.h"
 
@@ -104,6 +104,13 @@ inline int Rounds(int n) { return std::max(1, n / AboveOfTests().slower); }
 inline std::unique_ptr<EmbeddingTable> MakeTable(TableOptions options) {
   if (AboveOfTests().put && options.above == nullptr && !options.lower_tiers.empty()) AboveOfTests().put(&options);
   auto table = EmbeddingTable::Create(std::move(options));
+  EXPECT_TRUE(table.ok()) << table.status().ToString();
+  return table.ok() ? *std::move(table) : nullptr;
+}
+
+// With nothing above it, whatever the test runs over.
+inline std::unique_ptr<TableBelow> MakeTableBelow(TableOptions options) {
+  auto table = TableBelow::Create(std::move(options));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return table.ok() ? *std::move(table) : nullptr;
 }
