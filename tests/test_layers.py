@@ -60,7 +60,7 @@ TABLE_PARTS = [
     ("snapshot_copies", "snapshot_state", "changed_rows", "snapshot_marks"),
     ("shard_common", "shard_rows", "shard_rows_inline", "shard_demotion", "shard_records", "shard"),
     ("shard_set", "tier_stack"),
-    ("budgets", "current_snapshot", "table_score", "table_base", "operation_scope"),
+    ("tier_budgets", "current_snapshot", "table_score", "table_base", "operation_scope"),
     ("dropped_rows", "record_mover", "record_mover_copy"),
     ("row_mover",),
     ("demoter", "demoter_flush"),

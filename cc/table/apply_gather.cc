@@ -20,7 +20,7 @@ constexpr uint32_t kGroup = 32;
 
 Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   keys_ = keys;
-  batch_->Partition(keys.keys, base_.shards.log2(), keys.distinct);
+  batch_->SortByShard(keys.keys, base_.shards.log2(), keys.distinct);
   batch_->PrepareDedup();
   const int shards = static_cast<int>(base_.shards.size());
   rows_.resize(batch_->num_keys());

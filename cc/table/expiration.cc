@@ -132,7 +132,8 @@ Status HostTable::ExpireBelow(int level, int64_t step, int64_t* expired) {
   for (size_t from = 0; from < candidates.size(); from += chunk) {
     snapshot_.Await();
     BorrowedKeyBatch batch;
-    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)), shards_.log2());
+    batch->SortByShard(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)),
+                       shards_.log2());
     batch->PrepareDedup();
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;

@@ -113,7 +113,7 @@ Status HostTable::ImportChunk(ImportedChunk chunk, Executor* executor) {
   std::vector<FreedRecords> freed(shards_.size());
   std::vector<std::vector<uint32_t>> left(shards_.size()), rest(shards_.size());  // entries of the batch, by shard
   BorrowedKeyBatch batch;
-  batch->Partition(chunk.keys(), shards_.log2());
+  batch->SortByShard(chunk.keys(), shards_.log2());
   const bool load = MayLoad(*batch) && ReserveToLoad(*batch);
   const auto for_shards = [&](auto visit) {
     ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) { visit(s, static_cast<size_t>(s)); });
@@ -288,7 +288,7 @@ Status HostTable::ImportCounted(const Rows& rows) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
     BorrowedKeyBatch batch;
     const size_t n = std::min(kCountedChunk, rows.counted_keys.size() - from);
-    batch->Partition(Span<const int64_t>(rows.counted_keys).subspan(from, n), shards_.log2());
+    batch->SortByShard(Span<const int64_t>(rows.counted_keys).subspan(from, n), shards_.log2());
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;
       MT_RETURN_IF_ERROR(ImportCountedOf(*batch, s, rows, from));

@@ -54,7 +54,7 @@ Status HostTable::Facts(Span<const int64_t> keys, Report report) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   TierKeys below;
   BorrowedKeyBatch batch;
-  batch->Partition(keys, shards_.log2());
+  batch->SortByShard(keys, shards_.log2());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     if (batch->begin(s) == batch->end(s)) continue;
     Shard::Locked lock(shards_[s]);

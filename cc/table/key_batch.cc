@@ -12,7 +12,7 @@ thread_local std::unique_ptr<KeyBatch> spare_batch;
 
 }  // namespace
 
-void KeyBatch::Partition(Span<const int64_t> keys, int log2_shards, bool distinct) {
+void KeyBatch::SortByShard(Span<const int64_t> keys, int log2_shards, bool distinct) {
   const size_t n = keys.size();
   const size_t shards = size_t{1} << log2_shards;
   num_keys_ = n;

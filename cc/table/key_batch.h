@@ -8,7 +8,7 @@
 // Within a shard unique keys stand in the order of their first occurrence. The arrays are kept between uses: a batch as
 // large as one before allocates nothing.
 //
-// Partition first, then PrepareDedup and Dedup of any shards in parallel; afterwards const methods from any thread.
+// SortByShard first, then PrepareDedup and Dedup of any shards in parallel; afterwards const methods from any thread.
 
 #ifndef CC_TABLE_KEY_BATCH_H_
 #define CC_TABLE_KEY_BATCH_H_
@@ -27,14 +27,14 @@ class KeyBatch {
 
   // Sorts `keys` (fewer than 2^32 - 1) into 2^log2_shards shards by the top bits of their hashes.
   // `distinct`: the keys are distinct, and there is nothing to dedup.
-  void Partition(Span<const int64_t> keys, int log2_shards, bool distinct = false);
-  // Makes room for Dedup: once after Partition, before the first Dedup.
+  void SortByShard(Span<const int64_t> keys, int log2_shards, bool distinct = false);
+  // Makes room for Dedup: once after SortByShard, before the first Dedup.
   void PrepareDedup();
   // Makes the entries of the shard unique; occurrences are then found by first_position() and next().
   void Dedup(int shard);
 
   size_t num_keys() const { return num_keys_; }
-  // Entries of the shard: all of them after Partition, the unique ones after Dedup.
+  // Entries of the shard: all of them after SortByShard, the unique ones after Dedup.
   uint32_t begin(int shard) const { return begin_[shard]; }
   uint32_t end(int shard) const { return end_[shard]; }
 

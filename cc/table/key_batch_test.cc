@@ -22,7 +22,7 @@ TEST(KeyBatch, PartitionKeepsEveryKeyWithItsPositionInItsShard) {
   const std::vector<int64_t> keys = RandomKeys(1, 1000, 300);
   for (const int log2 : {0, 3, 6}) {
     KeyBatch batch;
-    batch.Partition(keys, log2);
+    batch.SortByShard(keys, log2);
     std::set<uint32_t> positions;
     for (int s = 0; s < (1 << log2); ++s) {
       for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
@@ -44,7 +44,7 @@ TEST(KeyBatch, DedupChainsPositionsInBatchOrder) {
     std::map<int64_t, std::vector<uint32_t>> expected;
     for (uint32_t i = 0; i < keys.size(); ++i) expected[keys[i]].push_back(i);
     KeyBatch batch;
-    batch.Partition(keys, 2);
+    batch.SortByShard(keys, 2);
     batch.PrepareDedup();
     std::map<int64_t, std::vector<uint32_t>> found;
     for (int s = 0; s < 4; ++s) {
@@ -59,12 +59,12 @@ TEST(KeyBatch, DedupChainsPositionsInBatchOrder) {
 
 TEST(KeyBatch, ReuseForASmallerBatchForgetsTheLargerOne) {
   KeyBatch batch;
-  batch.Partition(RandomKeys(1, 500, 50), 1);
+  batch.SortByShard(RandomKeys(1, 500, 50), 1);
   batch.PrepareDedup();
   batch.Dedup(0);
   batch.Dedup(1);
   const std::vector<int64_t> keys{7, 7};
-  batch.Partition(keys, 0);
+  batch.SortByShard(keys, 0);
   batch.PrepareDedup();
   batch.Dedup(0);
   ASSERT_EQ(batch.end(0) - batch.begin(0), 1u);
@@ -75,7 +75,7 @@ TEST(KeyBatch, ReuseForASmallerBatchForgetsTheLargerOne) {
 
 TEST(KeyBatch, EmptyBatchHasNoEntries) {
   KeyBatch batch;
-  batch.Partition({}, 3);
+  batch.SortByShard({}, 3);
   for (int s = 0; s < 8; ++s) EXPECT_EQ(batch.begin(s), batch.end(s));
 }
 

@@ -192,7 +192,7 @@ void HostTable::FindTables(Span<const int64_t> keys, Span<const uint16_t> tables
     }
   }
   BorrowedKeyBatch unique;
-  unique->Partition(wanted, /*log2_shards=*/0);
+  unique->SortByShard(wanted, /*log2_shards=*/0);
   unique->PrepareDedup();
   unique->Dedup(0);
   for (uint32_t e = unique->begin(0); e < unique->end(0); ++e) {
@@ -225,7 +225,7 @@ namespace {
 // Copies rows, from wherever they are. A lookup brings them up where DRAM has room; a peek moves nothing.
 class LookupVisitor : public RecordVisitor {
  public:
-  LookupVisitor(TierKeys* keys, const Budgets* budgets, const Demoter* demoter, bool promotes)
+  LookupVisitor(TierKeys* keys, const TierBudgets* budgets, const Demoter* demoter, bool promotes)
       : keys_(keys), budgets_(budgets), demoter_(demoter), promotes_(promotes) {}
   bool NeedsRow() const override { return true; }
   Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
@@ -245,7 +245,7 @@ class LookupVisitor : public RecordVisitor {
 
  private:
   TierKeys* const keys_;
-  const Budgets* const budgets_;
+  const TierBudgets* const budgets_;
   const Demoter* const demoter_;
   const bool promotes_;
 };
@@ -261,7 +261,7 @@ Status HostTable::LookupBelow(Span<const int64_t> keys, const std::vector<size_t
   wanted_keys.reserve(below.size());
   for (const size_t i : below) wanted_keys.push_back(keys[i]);
   BorrowedKeyBatch unique;
-  unique->Partition(wanted_keys, shards_.log2());
+  unique->SortByShard(wanted_keys, shards_.log2());
   unique->PrepareDedup();
   TierKeys wanted;
   wanted.reserve(unique->num_keys());

@@ -78,7 +78,7 @@ Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_
   const uint64_t until = now + std::min(timeout_us, ~uint64_t{0} - now);
   const uint64_t stamp = common_.accesses.fetch_add(keys.size());
   BorrowedKeyBatch batch;
-  batch->Partition(keys, shards_.log2());
+  batch->SortByShard(keys, shards_.log2());
   batch->PrepareDedup();
   TierKeys below;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {

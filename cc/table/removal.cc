@@ -48,7 +48,7 @@ Status HostTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   BorrowedKeyBatch batch;
-  batch->Partition(keys, shards_.log2());
+  batch->SortByShard(keys, shards_.log2());
   batch->PrepareDedup();
   int64_t n = 0;
   Status status;

@@ -18,7 +18,7 @@ constexpr size_t kFilled = 32;  // keys whose initial values are computed at onc
 // Copies rows out, from wherever they are.
 class CopyOutVisitor : public RecordVisitor {
  public:
-  CopyOutVisitor(const RowBatch* rows, const KeyBatch* batch, const Budgets* budgets, const Demoter* demoter, bool promotes)
+  CopyOutVisitor(const RowBatch* rows, const KeyBatch* batch, const TierBudgets* budgets, const Demoter* demoter, bool promotes)
       : rows_(*rows), batch_(*batch), budgets_(*budgets), demoter_(*demoter), promotes_(promotes) {}
   bool NeedsRow() const override { return true; }
   Status OnMemory(Shard::Locked&, TierKey* key, const Found& found) override {
@@ -46,7 +46,7 @@ class CopyOutVisitor : public RecordVisitor {
 
   const RowBatch& rows_;
   const KeyBatch& batch_;
-  const Budgets& budgets_;
+  const TierBudgets& budgets_;
   const Demoter& demoter_;
   const bool promotes_;
 };
@@ -109,7 +109,7 @@ Status HostTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
   std::fill_n(rows.facts, n, RowFacts());
   const uint64_t stamp = use && common_.evicts ? common_.accesses.fetch_add(n) : 0;
   BorrowedKeyBatch batch;
-  batch->Partition(rows.keys, shards_.log2(), /*distinct=*/true);
+  batch->SortByShard(rows.keys, shards_.log2(), /*distinct=*/true);
   CopyOutVisitor visitor(&rows, &*batch, &base_.budgets, &demoter_, use);
   TierKeys below;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {

@@ -36,7 +36,7 @@ class ShardRowsTest : public ::testing::Test {
   // An uncommitted row of a key that is absent.
   RowHeader* Create(int64_t key) {
     KeyBatch batch;
-    batch.Partition(Span<const int64_t>(&key, 1), 0);
+    batch.SortByShard(Span<const int64_t>(&key, 1), 0);
     EXPECT_TRUE(rows_->ReserveWords(1).ok() && rows_->ReserveRows(1).ok());
     ++common_.dram_rows;
     std::vector<RowHeader*> rows(1);

@@ -360,7 +360,7 @@ class HostTable::Snapshot : public TableSnapshot {
   Status ReadChangedKeys(const std::vector<int64_t>& keys) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&table_->base_));
     BorrowedKeyBatch batch;
-    batch->Partition(keys, table_->shards_.log2(), /*distinct=*/true);
+    batch->SortByShard(keys, table_->shards_.log2(), /*distinct=*/true);
     TierKeys wanted;
     for (int s = 0; s < static_cast<int>(table_->shards_.size()); ++s) {
       for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) wanted.Add(*batch, e, s);

@@ -25,10 +25,10 @@
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
 #include "cc/policy/counting_bloom_filter.h"
-#include "cc/table/budgets.h"
 #include "cc/table/current_snapshot.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/table_score.h"
+#include "cc/table/tier_budgets.h"
 #include "cc/table/tier_stack.h"
 
 namespace multitier {
@@ -81,7 +81,7 @@ struct TableBase {
   ShardCommon common;
   RemovedKeys removed{env, options.removed_bytes, options.removed_folder, &common.newest_version};
   ShardSet shards;
-  Budgets budgets;
+  TierBudgets budgets;
   std::function<void(Status)> on_refusal;  // of a removal, by a tier
   TierStack tiers;
   Gate gate;

@@ -36,7 +36,7 @@ struct TableParts {
   // A row that changes, as an apply leaves it; it is made where the key has none.
   void Train(int64_t key) {
     KeyBatch batch;
-    batch.Partition(Span<const int64_t>(&key, 1), 0);
+    batch.SortByShard(Span<const int64_t>(&key, 1), 0);
     Shard::Locked lock(base.shards[0]);
     std::vector<RowHeader*> rows{lock->Find(key, HashKey(key)).row};
     if (rows[0] == nullptr) {

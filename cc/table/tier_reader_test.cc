@@ -75,7 +75,7 @@ class TierReaderTest : public ::testing::Test {
   }
   Status Read(const std::vector<int64_t>& keys, RecordVisitor* visitor) {
     KeyBatch batch;
-    batch.Partition(Span<const int64_t>(keys), 0);
+    batch.SortByShard(Span<const int64_t>(keys), 0);
     TierKeys wanted;
     for (uint32_t e = batch.begin(0); e < batch.end(0); ++e) wanted.Add(batch, e, 0);
     return parts_->reader.Read(&wanted, visitor);

@@ -1,10 +1,10 @@
-// Budgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them by demoting or dropping rows;
+// TierBudgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them by demoting or dropping rows;
 // apply_gather.cc, by refusing new rows.
 //
 // Owns the DRAM budget, which may change at run time; the other budgets are options. What a budget is: budget.h. Thread-safe.
 
-#ifndef CC_TABLE_BUDGETS_H_
-#define CC_TABLE_BUDGETS_H_
+#ifndef CC_TABLE_TIER_BUDGETS_H_
+#define CC_TABLE_TIER_BUDGETS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -18,10 +18,10 @@
 
 namespace multitier {
 
-class Budgets {
+class TierBudgets {
  public:
   // What it points to outlives it; `levels` and `shards` are complete before a method of a lower tier is called.
-  Budgets(const TableOptions* options, const TierLevels* levels, const ShardSet* shards)
+  TierBudgets(const TableOptions* options, const TierLevels* levels, const ShardSet* shards)
       : options_(*options), levels_(*levels), shards_(*shards), dram_(options->dram_budget()) {}
 
   // Without a bound, too, where DRAM is no tier.
@@ -59,4 +59,4 @@ class Budgets {
 
 }  // namespace multitier
 
-#endif  // CC_TABLE_BUDGETS_H_
+#endif  // CC_TABLE_TIER_BUDGETS_H_
