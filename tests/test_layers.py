@@ -43,6 +43,8 @@ TABLE_PARTS = [
         "save_pace",
         "budget",
         "embedding_table.h",
+        "table_options",
+        "table_stats",
         "table_snapshot",
         "key_batch",
         "demotion_pool",

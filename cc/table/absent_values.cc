@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cc/table/embedding_table.h"
+#include "cc/table/table_options.h"
 
 namespace multitier {
 namespace {

@@ -62,63 +62,16 @@
 #include "cc/base/memory_reserve.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
-#include "cc/env/env.h"
 #include "cc/optimizer/update_rule.h"
-#include "cc/options/options.h"
 #include "cc/row/row_layout.h"
-#include "cc/row/row_memory.h"
 #include "cc/table/absent_values.h"
-#include "cc/table/budget.h"
 #include "cc/table/row_batch.h"
 #include "cc/table/rows.h"
+#include "cc/table/table_options.h"
 #include "cc/table/table_snapshot.h"
-#include "cc/tier/tier.h"
+#include "cc/table/table_stats.h"
 
 namespace multitier {
-
-// A tier below DRAM.
-struct LowerTierOptions {
-  std::shared_ptr<Tier> tier;
-  // Bytes of row data it may hold. 0: unbounded, of the last tier only.
-  uint64_t budget_bytes = 0;
-  uint64_t budget_rows = 0;  // in place of budget_bytes
-
-  Budget budget() const { return Budget::Of(budget_bytes, budget_rows); }
-};
-
-class EmbeddingTable;
-class TableBelow;  // table_below.h
-
-// The record, and what is made from it (cc/storage_types): of the storage, a table itself reads only that.
-struct TableOptions : Options {
-  // Bytes of row data in DRAM, without headers and index. 0: unbounded. Without a lower tier the bound is hard: an apply that
-  // would exceed it is ResourceExhausted.
-  uint64_t dram_budget_bytes = 0;
-  uint64_t dram_budget_rows = 0;  // in place of dram_budget_bytes; does not change when slots are added
-  Budget dram_budget() const { return Budget::Of(dram_budget_bytes, dram_budget_rows); }
-  // Where the rows of the first tier live, which then has that memory's name (PMEM alone: PmemRowMemory). Null: in DRAM.
-  std::shared_ptr<RowMemory> row_memory;
-  // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
-  // does not relocate. REQUIRES: with lower tiers dram_budget_bytes > 0, unless dram_named is false.
-  std::vector<LowerTierOptions> lower_tiers;
-  // False: DRAM is not a tier of the table (LEVELDB or SSDHASH alone). It holds only the rows of running operations,
-  // and LookupTier counts from the first lower tier. REQUIRES: lower tiers, and dram_budget_bytes 0.
-  bool dram_named = true;
-  // Makes a table over that of the other tiers, for a tier with a device of its own (HbmOver of cc/hbm), and the bytes of row
-  // data it may hold. Null and 0: none. The tier is inclusive: it keeps copies of rows. It hands the rows that it evicts down.
-  std::function<Result<std::unique_ptr<EmbeddingTable>>(std::unique_ptr<TableBelow> below, Budget budget)> above;
-  uint64_t hbm_budget_bytes = 0;
-  uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
-  Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
-  bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
-  // Memory for RemovedSince is removed_bytes. Further keys go to a file in this folder. Without one, the oldest are forgotten.
-  std::string removed_folder;
-  // Takes over the rows that the last tier recovered. Its other columns are added to `slots`, in their order.
-  // FailedPrecondition if its value column differs from the table's. REQUIRES: the last tier is durable, and was opened to
-  // recover
-  bool adopt = false;
-  Env* env = nullptr;  // nullptr: Env::Posix()
-};
 
 // One apply: rows `keys` are updated once each with the sum of their gradients.
 struct ApplyRequest {
@@ -140,56 +93,6 @@ struct ApplyRequest {
   int64_t global_step = -1;  // the step. -1: the table's own count of applies. It becomes the version if the score is kStep
   int64_t* version_set = nullptr;  // out, or null: the version that was set
   int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
-};
-
-// How many rows one update refused and dropped.
-struct UpdateCounts {
-  int64_t refused = 0;  // new keys that got no row
-  int64_t dropped = 0;  // rows that left the table while it ran, to make room
-};
-
-// All counts since the table was made, gauges as of now. Cheap.
-struct TableStats {
-  struct PerTier {
-    std::string name;  // "dram" (where it is named), then the lower tiers'
-    int64_t rows = 0;
-    int64_t row_bytes = 0;       // rows x row_bytes
-    int64_t budget_bytes = 0;    // 0: unbounded
-    int64_t resident_bytes = 0;  // memory, including unused places for rows (0 for files)
-    int64_t hits = 0;            // keys looked up, and unique keys applied, that were found here
-    int64_t misses = 0;          // keys looked for here and not found
-    int64_t promotions = 0;      // rows moved up out of this tier
-    int64_t demotions = 0;       // rows moved down into this tier
-    int64_t reads = 0;           // records read
-    int64_t writes = 0;          // records written
-    TierStats device;            // what the tier says of its files; empty for DRAM
-  };
-  std::vector<PerTier> tiers;
-  int64_t rows = 0;          // keys that have a row, over all tiers
-  int64_t counted_keys = 0;  // keys counted but not admitted
-  int64_t lookups = 0;       // keys looked up
-  int64_t absent = 0;        // of those, how many had no row
-  int64_t updates = 0;       // rows updated
-  int64_t created = 0;
-  int64_t removed = 0;
-  int64_t expired = 0;
-  int64_t prefetched = 0;    // rows kept for their next use
-  int64_t dropped = 0;       // rows that a full last tier dropped
-  int64_t dropped_lost = 0;  // of those and of damaged rows that were dropped: not kept for PopDropped
-  int64_t refused = 0;       // new keys without a row, by refuse_colder and on_full
-  UpdateCounts last_update;
-  int64_t corrupt = 0;  // damaged records met
-  int64_t applies = 0;
-  int64_t false_matches = 0;  // records read whose key was another
-  int64_t index_bytes = 0;
-  int64_t filter_bytes = 0;
-  int64_t snapshot_bytes = 0;    // of copies of rows that changed before a snapshot wrote them
-  int64_t snapshot_held_us = 0;  // how long the last snapshot held operations back
-  int64_t linked_bytes = 0;      // of files that the last save linked, in place of writing their rows
-  int64_t row_bytes = 0;         // of one row
-  int64_t stride_bytes = 0;      // of one row with header and padding
-  int num_shards = 0;
-  Status sticky_error;
 };
 
 class EmbeddingTable {

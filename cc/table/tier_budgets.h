@@ -12,8 +12,8 @@
 
 #include "cc/row/row_layout.h"
 #include "cc/table/budget.h"
-#include "cc/table/embedding_table.h"
 #include "cc/table/shard_set.h"
+#include "cc/table/table_options.h"
 #include "cc/table/tier_levels.h"
 
 namespace multitier {
