@@ -43,6 +43,7 @@ TABLE_PARTS = [
         "save_pace",
         "budget",
         "embedding_table.h",
+        "table_admin",
         "table_options",
         "table_stats",
         "table_snapshot",

@@ -3,15 +3,8 @@
 #include "cc/table/embedding_table.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace multitier {
-
-Result<MemoryLease> EmbeddingTable::HoldMemory(size_t keys) const {
-  MemoryLease lease(kScratchBytes + keys * kScratchBytesOfKey);
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options().name, "'"));
-  return lease;
-}
 
 Status EmbeddingTable::CheckTables(Span<const uint16_t> tables, size_t n) const {
   const size_t count = absent_values().initial().tables();
@@ -32,27 +25,6 @@ Status EmbeddingTable::CheckTables(Span<const uint16_t> tables, size_t n) const 
 
 Status EmbeddingTable::ScoreOf(Span<const int64_t> keys, int64_t* out) {
   return options().score == Score::kFrequency ? Frequency(keys, out) : Version(keys, out);
-}
-
-Result<Rows> EmbeddingTable::Export(bool all_columns) {
-  Rows all;
-  MT_RETURN_IF_ERROR(TakeSnapshot(all_columns, INT64_MAX, [&](Rows* rows) {
-    all = std::move(*rows);
-    return OkStatus();
-  }));
-  return all;
-}
-
-Status EmbeddingTable::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                                    const std::function<void()>& marked) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
-  MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot,
-                      PrepareSnapshot(SnapshotRequest{all_columns, max_rows, visit, 0, 0, nullptr}));
-  MT_RETURN_IF_ERROR(snapshot->Hold());
-  snapshot->Mark();
-  snapshot->Release();
-  if (marked) marked();
-  return snapshot->Run();
 }
 
 Status EmbeddingTable::DropPresent(std::vector<int64_t>* keys) {

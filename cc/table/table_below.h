@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cc/table/embedding_table.h"
+#include "cc/table/row_batch.h"
 
 namespace multitier {
 
