@@ -30,7 +30,7 @@ class ShardRowsTest : public ::testing::Test {
       common_.levels.bounded[level] = level + 1 < levels || bounded_last;
     }
     layout_ = std::make_shared<const RowLayout>(*RowLayout::Create(kDim, DType::kFloat32));
-    rows_ = std::make_unique<ShardRows>(&common_, layout_, uint64_t{1} << 20, nullptr, &resolved_);
+    rows_ = std::make_unique<ShardRows>(&common_, layout_, ShardIndex::Limits{1 << 20}, nullptr, &resolved_);
   }
   Found Find(int64_t key) { return rows_->Find(key, HashKey(key)); }
   // An uncommitted row of a key that is absent.

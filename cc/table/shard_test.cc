@@ -14,7 +14,7 @@ class ShardTest : public ::testing::Test {
     common_.env = Env::Posix();
     common_.levels.count = 1;
     shard_ = std::make_unique<Shard>(&common_, std::make_shared<const RowLayout>(*RowLayout::Create(4, DType::kFloat32)),
-                                     uint64_t{1} << 20, nullptr);
+                                     ShardIndex::Limits{1 << 20}, nullptr);
   }
 
   ShardCommon common_;
