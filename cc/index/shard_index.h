@@ -34,8 +34,8 @@
 // keys may be in lower tiers, the tag base is fixed for 1,024 buckets from the start. This allows 12 doublings with a false
 // match rate of 8 / 4096 words.
 //
-// Memory: an empty index has one bucket inside the object. Right after doubling it takes at most 8 / (0.95 * 0.7 / 2) = 24.1
-// bytes per key.
+// Memory: an empty index has one bucket inside the object. Right after doubling at a load of 0.7 it takes at most
+// 8 / (0.95 * 0.7 / 2) = 24.1 bytes per key. The shards of a table double at loads around that (ShardSet).
 //
 // Keys that are chosen to share low hash bits are not handled: if more than 128 keys share a home, Insert fails with
 // ResourceExhausted instead of growing without end.
@@ -81,8 +81,8 @@ class ShardIndex {
   using HashOfWord = std::function<uint64_t(WordState state, uint32_t location)>;
 
   struct Limits {
-    uint64_t max_words = 0;  // size of the reserved address space
-    double max_load = kMaxLoad;
+    uint64_t max_words = 0;      // size of the reserved address space
+    double max_load = kMaxLoad;  // at which it doubles: 0.6 to 0.8
   };
   // frozen: keys may be in lower tiers, so the tag base never changes.
   ShardIndex(Env* env, bool frozen, Limits limits);

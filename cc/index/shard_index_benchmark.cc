@@ -29,7 +29,7 @@ void Probe(benchmark::State& state, int64_t first) {
   Fill(&index, n);
   std::mt19937_64 random(1);
   std::vector<int64_t> keys(1 << 20);
-  for (int64_t& key : keys) key = first + static_cast<int64_t>(random() % {static_cast<uint64_t>(n)});
+  for (int64_t& key : keys) key = first + static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   size_t at = 0;
   uint64_t sum = 0;
   for (auto _ : state) {
