@@ -5,10 +5,10 @@ Names, slots and the order of hyperparameters are those of the engine's registry
 """
 
 import collections
+import functools
 
 import tensorflow as tf
 
-from tf_multitier.engine.rules import update_rules
 from tf_multitier.tensorflow_internals import optimizer_setting
 from tf_multitier.tensorflow_internals import optimizer_tensors
 
@@ -18,7 +18,6 @@ from tf_multitier.tensorflow_internals import optimizer_tensors
 #   hyper: function of (optimizer, variable) that returns the hyperparameters in the rule's order, as tensors or numbers.
 Binding = collections.namedtuple("Binding", ["rule", "slots", "hyper"])
 
-_RULES = update_rules()
 _BINDERS: dict = {}  # optimizer class -> function from an optimizer to its Binding
 
 _OVERRIDES = (
@@ -72,11 +71,18 @@ def binding_of(optimizer, variable):
     return binding
 
 
+@functools.cache
+def _rules():
+    from tf_multitier.engine.rules import update_rules  # late: it loads the engine
+
+    return update_rules()
+
+
 def slots_of(rule, initial_values):
     """The slots of a rule. initial_values: {slot: initial value}, of those that begin otherwise than the engine says."""
     return [
         slot._replace(initial_value=float(initial_values.get(slot.name, slot.initial_value)))
-        for slot in _RULES[rule].slots
+        for slot in _rules()[rule].slots
     ]
 
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tf_multitier import options
 from tf_multitier.storage_types import CacheStrategy
-from tf_multitier.engine.rules import update_rules
 from tf_multitier.option_values import did_you_mean
 from tf_multitier.optimizers import RowOptimizer
 from tf_multitier.storage_option import check_storage_available
@@ -322,6 +321,8 @@ def _slots_of(optimizer):
     if isinstance(optimizer, (list, tuple)):
         return [slot for one in optimizer for slot in _slots_of(one)]
     if isinstance(optimizer, str):
+        from tf_multitier.engine.rules import update_rules  # late: it loads the engine
+
         known = update_rules()
         if optimizer not in known:
             raise ValueError(
