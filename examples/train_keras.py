@@ -230,7 +230,7 @@ def of_batches(dataset, number):
 
 
 def table_stats(model):
-    """{table: JSON}, see metrics.table_rows."""
+    """{table: dict}, see metrics.table_rows."""
     layers = [layer for layer in model.layers if hasattr(layer, "tables")]
     return {table.variable_name: table.stats() for layer in layers for table in layer.tables}
 

@@ -102,8 +102,17 @@ def test_a_variable_is_read_in_eager_execution_alone(parts, tmp_path):
     optimizer = tf_multitier.optimizers.SGD(0.1)
     optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
     assert writer.write(0, {"user": ev})["rows/user"] == 7
+    in_function = tf.autograph.experimental.do_not_convert(lambda: writer.write(0, {"a": ev}))
+    with pytest.raises(TypeError, match="found the tensor '.*' of a graph"):
+        tf.function(in_function)()
+    found = ev.stats()
+    assert found["applies"] == 1 and found["rows"] == 7
+    for part in found.get("parts", []):  # the sums have each field, but what is listed alone
+        assert part.keys() <= found.keys() and part["tiers"][0].keys() <= found["tiers"][0].keys()
     with tf.Graph().as_default():
         ev = make(parts=parts)
+        chosen = v1.cond(tf.constant(True), ev.stats, lambda: "none")
+        assert isinstance(chosen, tf.Tensor)
         with pytest.raises(TypeError, match=r"expected .* what session.run\(ev.stats\(\)\) gives"):
             writer.write(1, {"user": ev})
     writer.close()

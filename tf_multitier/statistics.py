@@ -35,6 +35,7 @@ _TIER_RATES = {
 _LEVELS = ("rows", "index_bytes", "prefetched")
 _TIER_LEVELS = ("rows", "row_bytes", "resident_bytes", "stored_bytes")
 _OF_A_ROW = ("row_bytes", "stride_bytes")  # the same in all parts of a variable
+_OF_THE_LARGEST = ("applies", "snapshot_held_us")  # parts take part in the same steps and saves
 _ALL = "all"
 
 
@@ -51,11 +52,14 @@ def read(text: str | bytes) -> dict:
     if isinstance(found, dict):
         return found
     alike = {name: found[0][name] for name in _OF_A_ROW}
+    alike |= {name: max(part[name] for part in found) for name in _OF_THE_LARGEST}
     errors = {"sticky_error": next((e for part in found if (e := part["sticky_error"])), "")}
     return {**merged(found), **alike, **errors, "parts": found}
 
 
 fetched_as(OfGraph, lambda its: its.text, read)
+# So that it is a tensor where one is expected: in tf.cond, tf.print.
+tf.register_tensor_conversion_function(OfGraph, lambda its, *_, **__: its.text)
 
 
 def of(text: tf.Tensor) -> typing.Any:
@@ -88,6 +92,8 @@ def _add(total, reading):
     for name, value in reading.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             total[name] = total.get(name, 0) + value
+        elif isinstance(value, str) and name != "sticky_error":
+            total[name] = value if total.get(name, value) == value else "several"
         elif name.endswith("_log2"):
             old = total.get(name, [])
             length = max(len(old), len(value))
@@ -209,12 +215,14 @@ class StatisticsWriter:
 def _reading(table):
     if hasattr(table, "stats"):
         table = table.stats()
-    if isinstance(table, OfGraph):
-        raise TypeError(
-            "statistics: expected a variable in eager execution, or what session.run(ev.stats()) gives; "
-            f"found the tensor '{table.text.name}' of a graph"
-        )
-    table = table.numpy() if tf.is_tensor(table) else table
+    table = table.text if isinstance(table, OfGraph) else table
+    if tf.is_tensor(table):
+        if not hasattr(table, "numpy"):
+            raise TypeError(
+                "statistics: expected a variable in eager execution, or what session.run(ev.stats()) gives; "
+                f"found the tensor '{table.name}' of a graph"
+            )
+        table = table.numpy()
     table = table.tolist() if isinstance(table, np.ndarray) else table
     if isinstance(table, list):
         return merged([_reading(each) for each in table])
