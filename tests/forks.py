@@ -94,15 +94,20 @@ class Program:
         return self.returncode
 
     def communicate(self, text="", timeout=None):
-        """What it prints, given `text`, until its end."""
+        """What it prints, given `text`, until its end. It is killed after `timeout`."""
+        killer = threading.Timer(timeout or threading.TIMEOUT_MAX, self.kill)
+        killer.daemon = True
+        killer.start()
         self.stdin.write(text)
         self.stdin.close()
         printed = self.stdout.read()
         self.wait(timeout)
+        killer.cancel()
         return printed
 
     def send_signal(self, number):
-        os.kill(self.pid, number)
+        if self.returncode is None:  # else the number may be another process's
+            os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)

@@ -185,7 +185,7 @@ def test_errors_of_a_run_name_the_member(world):
             r"member 2 \('other'\): .*expected 2 (weights|values)", look_up, numbers(1, 2), ones(1)
         )
         refused(
-            # Both are wrong. With HBM they are in two ops, and either fails first.
+            # Both are wrong. With HBM they are in two ops, and either fails first: the second text is that of a GPU.
             r"member (1 \('var'\)|2 \('other'\)): expected (one row index for each of 3|indices \[3, 2\])",
             look_up,
             numbers(1, 2, 3),

@@ -70,7 +70,7 @@ def eager_result():
     return variable.numpy().tolist()
 
 def everything():
-    return [graph_bytes(BEHAVIOR == "v2"), keras_result(), eager_result()]
+    return [graph_bytes(True), graph_bytes(False), keras_result(), eager_result()]
 before = everything()
 import tf_multitier
 after = everything()

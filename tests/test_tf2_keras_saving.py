@@ -76,7 +76,7 @@ class Towers(keras.Model):
         return [t.export() for t in (*self.one.tables, *self.group.tables)]
 
 
-@pytest.mark.parametrize("partitions, own_optimizer", [(1, False), (2, True)])
+@pytest.mark.parametrize("partitions, own_optimizer", [(1, True), (2, False)])
 def test_training_goes_on_from_a_checkpoint_with_the_state_of_optimizers(
     tmp_path, partitions, own_optimizer
 ):
