@@ -54,6 +54,7 @@ class GroupEmbedding(RowsLayer):
 
     Call arguments:
       inputs: {feature name: ids}, see Embedding. Other keys are ignored.
+      weights: {feature name: weights}, see Embedding, of the features that have them.
     """
 
     def __init__(
@@ -162,14 +163,21 @@ class GroupEmbedding(RowsLayer):
             setattr(self, f"embeddings_{name}", variable)
         self.built = True
 
-    def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
+    def call(
+        self, inputs: typing.Any, training: bool | None = None, weights: typing.Any = None
+    ) -> typing.Any:
         """Looks the ids of all features up. See the class for arguments and shapes.
 
         Raises:
           TypeError: `inputs` is not a dict.
-          ValueError: a feature of the layer is not in `inputs`.
+          ValueError: a feature of the layer is not in `inputs`, or `weights` has another one.
         """
         self._check_features(inputs)
+        weights = {} if weights is None else dict(weights)
+        if not weights.keys() <= self._features.keys():
+            raise ValueError(
+                f"layer '{self.name}': weights: expected some of the features {list(self._features)}, found {list(weights)}"
+            )
         ids = [
             layer_ids.pooled_ids(layer_ids.integers(inputs[name], self.name), f"{self.name}/{name}")
             for name in self._features
@@ -179,6 +187,10 @@ class GroupEmbedding(RowsLayer):
             [self.embeddings[name] for name in self._features],
             ids,
             combiners,
+            [
+                layer_ids.pooled_weights(weights.get(name), its, f"{self.name}/{name}")
+                for name, its in zip(self._features, ids)
+            ],
             concat=self.concat,
             training=training is not False,
             output_dtype=value_dtype(self.compute_dtype),

@@ -66,6 +66,45 @@ def pooled_ids(ids: typing.Any, where: str) -> typing.Any:
     return tf.RaggedTensor.from_tensor(ids[:, None] if ids.shape.rank == 1 else ids)
 
 
+def pooled_weights(weights: typing.Any, ids: typing.Any, where: str) -> typing.Any:
+    """The weights of ids as `pooled_ids` gives them, in the same type of tensor; None without weights.
+
+    Args:
+      weights: numbers in the shape, or in the type of tensor and the places, of the ids that the layer was given. None: all are 1.
+      ids: what `pooled_ids` gave for these.
+      where: name of the layer, or of layer and feature.
+
+    Raises:
+      TypeError: they are no numbers, or another type of tensor than the ids.
+      ValueError: another static shape.
+      InvalidArgumentError, when it runs: other places.
+    """
+    if weights is None:
+        return None
+    what = f"layer '{where}': weights"
+    if isinstance(ids, tf.SparseTensor) or isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
+        if type(weights) is not type(ids):
+            raise TypeError(
+                f"{what}: expected a {type(ids).__name__} as the ids are, found {type(weights).__name__}"
+            )
+    else:
+        weights = tf.convert_to_tensor(weights)
+        rows = weights[:, None] if weights.shape.rank == 1 else weights
+        if not rows.shape.is_compatible_with(ids.shape):
+            raise ValueError(
+                f"{what}: expected the shape of the ids, {tuple(ids.shape)}, found {tuple(rows.shape)}"
+            )
+        weights = tf.RaggedTensor.from_tensor(rows)
+    if not (weights.dtype.is_floating or weights.dtype.is_integer):
+        raise TypeError(f"{what}: expected numbers, found {weights.dtype.name}")
+    places = lambda its: its.row_splits if isinstance(its, tf.RaggedTensor) else its.indices
+    same = tf.debugging.assert_equal(
+        places(weights), places(ids), f"{what}: expected one for each id, in its place"
+    )
+    with tf.control_dependencies([] if same is None else [same]):
+        return tf.identity(weights)
+
+
 def to_dense(ids: tf.SparseTensor, mask_value: int | None) -> tf.Tensor:
     """Sparse ids as dense ones. Places without an id get the padding id, or, as in Keras, id 0."""
     return tf.sparse.to_dense(ids, tf.constant(mask_value or 0, ids.dtype))

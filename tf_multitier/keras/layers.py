@@ -192,6 +192,8 @@ class Embedding(RowsLayer):
     Call arguments:
       inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats and booleans are cast, as in
         keras.layers.Embedding.
+      weights: with a combiner: numbers in the shape, or the type of tensor and places, of `inputs`: what each embedding is multiplied
+        by. "mean" divides by their sum, "sqrtn" by the root of the sum of their squares. None: all are 1.
       training: False, as in `evaluate` and `predict`: ids without a row read as `InitializerOption.eval_initializer` says, if it is
         given.
 
@@ -270,16 +272,29 @@ class Embedding(RowsLayer):
         self.embeddings = self._add_variables({"embeddings": self})["embeddings"]
         self.built = True
 
-    def call(self, inputs: typing.Any, training: bool | None = None) -> tf.Tensor:
-        """Looks the ids up. See the class for arguments and shapes."""
+    def call(
+        self, inputs: typing.Any, training: bool | None = None, weights: typing.Any = None
+    ) -> tf.Tensor:
+        """Looks the ids up. See the class for arguments and shapes.
+
+        Raises:
+          TypeError, ValueError: weights without a combiner, or that do not fit the ids.
+        """
         training = training is not False
         inputs = layer_ids.integers(inputs, self.name)
         if self.combiner is None:
+            if weights is not None:
+                raise ValueError(
+                    f"layer '{self.name}': weights: expected None without a combiner, found {weights!r}: give the layer a combiner, or "
+                    "multiply its embeddings"
+                )
             values = self._values(inputs, training)
         else:
+            ids = layer_ids.pooled_ids(inputs, self.name)
             values = lookup.embedding_lookup_sparse(
                 self.embeddings,
-                layer_ids.pooled_ids(inputs, self.name),
+                ids,
+                layer_ids.pooled_weights(weights, ids, self.name),
                 combiner=self.combiner,
                 training=training,
                 output_dtype=value_dtype(self.compute_dtype),
