@@ -110,3 +110,28 @@ def test_a_layer_is_made_again_from_what_it_says_of_itself(make):
     assert again.get_config() == layer.get_config()
     again.build_from_config(layer.get_build_config() or {"input_shape": None})
     assert len(again.tables) == len(layer.tables) or not layer.built
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_candidates_are_the_rows_and_their_ids(partitions):
+    layer = kt.Embedding(4, partitions=partitions)
+    with pytest.raises(ValueError, match="candidates: expected a layer that is built"):
+        layer.candidates()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(np.array([7, -7, 3, 7])))
+    tf_multitier.optimizers.SGD(0.1).apply_gradients(
+        [(tape.gradient(loss, layer.embeddings), layer.embeddings)]
+    )
+    ids, matrix = layer.candidates()
+    assert ids.numpy().tolist() == [-7, 3, 7]
+    same_bits(matrix, layer(ids))
+    some, values = layer.candidates([3, 100])
+    assert some.numpy().tolist() == [3, 100]
+    same_bits(values, layer(np.array([3, 100])))
+    nearest = tf.argmax(
+        tf.matmul(
+            layer(np.array([7])), matrix / tf.norm(matrix, axis=1, keepdims=True), transpose_b=True
+        ),
+        1,
+    )
+    assert tf.gather(ids, nearest).numpy().tolist() == [7]

@@ -316,6 +316,29 @@ class Embedding(RowsLayer):
             padding_idx=self.mask_value,
         )
 
+    def candidates(self, ids: typing.Any = None) -> tuple:
+        """The rows as a matrix and their ids, for retrieval: what keras_rs' BruteForceRetrieval, ScaNN or FAISS take.
+
+        Args:
+          ids: integers [n]; ids without a row have the values of evaluation. None: all ids that have a row, in increasing order; of a
+            table that is divided among processes, those whose rows this process has.
+
+        Returns:
+          (ids [n] of the key_dtype, values [n, output_dim] of the type of the rows), in eager execution.
+
+        Raises:
+          ValueError: the layer is not built yet.
+        """
+        if not self.built:
+            raise ValueError(
+                f"layer '{self.name}': candidates: expected a layer that is built, found one that was never called: call it, or build() it"
+            )
+        if ids is None:
+            keys, values, *_ = self.embeddings.export()
+            return keys, values
+        keys = tf.reshape(layer_ids.integers(ids, self.name), [-1])
+        return keys, lookup.embedding_lookup(self.embeddings, keys, training=False)
+
     def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> typing.Any:
         """Bool of the shape of `inputs`: False for padding. None without padding, with a combiner, or for ragged ids."""
         if self.mask_value is None or self.combiner is not None:
