@@ -1,4 +1,4 @@
-"""GroupEmbedding: a Keras layer that looks many features up in one op."""
+"""GroupEmbedding: a Keras layer that looks many features up in one op, and those that it does not pool in another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import nn
+from tf_multitier import padding
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import Embedding
@@ -17,6 +18,7 @@ from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.layers import SERIALIZABLE
 from tf_multitier.keras.layers import value_dtype
 from tf_multitier.keras.layers import weight_names
+from tf_multitier.key_types import key_type
 
 
 class _Feature(typing.NamedTuple):
@@ -30,6 +32,11 @@ class _Feature(typing.NamedTuple):
     key_dtype: str
     partitions: int
     config: typing.Any  # of get_config, without the fields of every layer
+
+    @property
+    def is_masked(self):
+        """Whether the values of the feature have a mask of Keras: padding that is pooled is left out."""
+        return self.combiner is None and self.mask_value is not None
 
     @classmethod
     def of(cls, layer):
@@ -47,9 +54,10 @@ class GroupEmbedding(RowsLayer):
     Args:
       features: {feature name: Embedding, not yet used, or dict of the arguments of one, or name of another feature}. Features with
         the same Embedding, and a feature with the name of another, have one table: an update of it has the gradients and counts of
-        all of them. Each needs a combiner. Names become names of variables, so they consist of the characters A-Z, a-z, 0-9 and
-        _.\\/>-
-      concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
+        all of them. A dict without a combiner has "mean". Names become names of variables, so they consist of the characters A-Z, a-z,
+        0-9 and _.\\/>-
+      concat: True: one tensor [batch, sum of the output_dims], in the order of `features`; each feature needs a combiner. False: a dict
+        of tensors, of which those without a combiner have a mask where they have padding.
       optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
 
     Call arguments:
@@ -86,10 +94,10 @@ class GroupEmbedding(RowsLayer):
                     f"layer '{self.name}': feature '{name}': expected no dtype of its own, found {made.dtype_policy.name}: give dtype to "
                     "the group, or value_dtype to the feature's ev_option"
                 )
-            if made.combiner is None or made.optimizer is not None:
+            if made.optimizer is not None or (made.combiner is None and self.concat):
                 raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected a combiner and no optimizer of its own, found "
-                    f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
+                    f"layer '{self.name}': feature '{name}': expected no optimizer of its own, and a combiner with concat=True, found "
+                    f"optimizer={made.optimizer!r} and combiner={made.combiner!r}"
                 )
             if not made.trainable or made.activity_regularizer is not None:
                 raise ValueError(
@@ -108,6 +116,7 @@ class GroupEmbedding(RowsLayer):
                     )
         for made in layers.values():
             made.group = self.name
+        self.supports_masking = any(made.is_masked for made in made_once.values())
 
     def _owners_of(self, features):
         """{feature: the feature whose table it reads, often itself}."""
@@ -178,27 +187,60 @@ class GroupEmbedding(RowsLayer):
             raise ValueError(
                 f"layer '{self.name}': weights: expected some of the features {list(self._features)}, found {list(weights)}"
             )
-        ids = [
-            layer_ids.pooled_ids(layer_ids.integers(inputs[name], self.name), f"{self.name}/{name}")
-            for name in self._features
-        ]
-        combiners = [made.combiner for made in self._features.values()]
-        values = nn.group_embedding_lookup_sparse(
-            [self.embeddings[name] for name in self._features],
-            ids,
-            combiners,
-            [
-                layer_ids.pooled_weights(weights.get(name), its, f"{self.name}/{name}")
-                for name, its in zip(self._features, ids)
-            ],
-            concat=self.concat,
-            training=training is not False,
-            output_dtype=value_dtype(self.compute_dtype),
-            padding_idx=[made.mask_value for made in self._features.values()],
-        )
+        ids = {name: layer_ids.integers(inputs[name], self.name) for name in self._features}
+        each = [name for name, made in self._features.items() if made.combiner is None]
+        if weights.keys() & set(each):
+            raise ValueError(
+                f"layer '{self.name}': weights: expected those of features with a combiner, found {sorted(weights.keys() & set(each))}"
+            )
+        pooled = [name for name in self._features if name not in each]
+        values = self._pooled(pooled, ids, weights, training) if pooled else []
         if self.concat:
             return tf.cast(values, self.compute_dtype)
-        return {name: tf.cast(v, self.compute_dtype) for name, v in zip(self._features, values)}
+        found = dict(zip(pooled, values)) | self._of_each_id(each, ids, training)
+        return {name: tf.cast(found[name], self.compute_dtype) for name in self._features}
+
+    def _pooled(self, names, ids, weights, training):
+        """A list of [batch, dim] for features with a combiner; with concat one tensor."""
+        ids = [layer_ids.pooled_ids(ids[name], f"{self.name}/{name}") for name in names]
+        return nn.group_embedding_lookup_sparse(
+            [self.embeddings[name] for name in names],
+            ids,
+            [self._features[name].combiner for name in names],
+            [
+                layer_ids.pooled_weights(weights.get(name), its, f"{self.name}/{name}")
+                for name, its in zip(names, ids)
+            ],
+            concat=self.concat,
+            **self._how(names, training),
+        )
+
+    def _of_each_id(self, names, ids, training):
+        """{feature without a combiner: ids.shape + [dim]}. Places of sparse ids without one are padding, or else id 0."""
+        if not names:
+            return {}
+        ids = {
+            name: layer_ids.to_dense(ids[name], self._features[name].mask_value)
+            if isinstance(ids[name], tf.SparseTensor)
+            else ids[name]
+            for name in names
+        }
+        values = nn.group_embedding_lookup(
+            [self.embeddings[name] for name in names],
+            [getattr(its, "flat_values", its) for its in ids.values()],
+            **self._how(names, training),
+        )
+        return {
+            name: its.with_flat_values(found) if isinstance(its, tf.RaggedTensor) else found
+            for (name, its), found in zip(ids.items(), values)
+        }
+
+    def _how(self, names, training):
+        return {
+            "training": training is not False,
+            "output_dtype": value_dtype(self.compute_dtype),
+            "padding_idx": [self._features[name].mask_value for name in names],
+        }
 
     def compute_output_spec(
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
@@ -217,16 +259,31 @@ class GroupEmbedding(RowsLayer):
         shapes = {}
         for name, made in self._features.items():
             its = tuple(input_shape[name])
-            layer_ids.check_rank(its, f"{self.name}/{name}")
-            shapes[name] = (its[0], made.output_dim)
+            if made.combiner is None:
+                shapes[name] = (*its, made.output_dim)
+            else:
+                layer_ids.check_rank(its, f"{self.name}/{name}")
+                shapes[name] = (its[0], made.output_dim)
         if not self.concat:
             return shapes
         batches, dims = zip(*shapes.values())
         return (batches[0], sum(dims))
 
-    def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> None:
-        """None: padding is left out of what is pooled."""
-        return
+    def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> typing.Any:
+        """{feature: see Embedding.compute_mask}; None if no feature has a mask."""
+        if not self.supports_masking:
+            return None
+        return {
+            name: layer_ids.mask(
+                inputs[name],
+                made.mask_value,
+                padding.key_of(key_type("key_dtype", made.key_dtype), made.mask_value, name),
+                f"{self.name}/{name}",
+            )
+            if made.is_masked
+            else None
+            for name, made in self._features.items()
+        }
 
     def get_config(self) -> dict:
         features = {
