@@ -87,6 +87,13 @@ def test_tables_stay_within_what_was_computed(kind, rows, dim, dram_rows, strate
     assert on_disk <= bound.disk_bytes
 
 
+def test_shards_double_their_indexes_one_after_the_other():
+    sizes = [tf_multitier.memory(n * 10**6, 8, "sgd").index_bytes for n in range(40, 52)]
+    doubled = [after - sizes[0] for after in sizes[1:] if after > sizes[0]]
+    assert sizes[-1] == 2 * sizes[0]  # of 0.66 * 2^26 keys to 0.74 * 2^26
+    assert len(set(doubled)) > 3 and doubled == sorted(doubled)
+
+
 # Prints the growth of anonymous memory that a table of a storage costs.
 RESIDENT = """
     import gc, sys

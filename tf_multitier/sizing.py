@@ -34,7 +34,7 @@ _ONE_SHARD_ROWS = (
 )  # tables with fewer rows of DRAM have one shard and an exact order of rows
 _SHARDS = 8
 _NEW_ROWS_BY_SCORE = 64 * 1024  # bytes of a shard: the list of new rows under CacheStrategy.SCORE
-_MAX_LOAD = 0.70  # of the index
+_MAX_LOAD, _LOAD_SPREAD = 0.70, 0.08  # of the index: the caps of the shards are that far apart
 _BUCKETS_WITH_TIERS = 1024  # minimal number of buckets of a shard's index if a tier is below DRAM
 _COUNTED_KEY = 24  # bytes of a key that a counter filter counts
 _LOWER_ORDER = 96  # bytes per row of the replacement order of a lower tier that has a size
@@ -396,10 +396,14 @@ def _order(slots, evicting, exact):
 
 
 def _index(keys, shards, has_lower):
-    """Bytes of the buckets. A bucket has 64 bytes and eight keys. Their number doubles when they are 70 % full."""
+    """Bytes of the buckets. A bucket has 64 bytes and eight keys. Their number doubles when they are about 70 % full."""
     in_shard = _share(keys, shards)
-    buckets = 2 ** max(0, math.ceil(math.log2(max(1, in_shard / (8 * _MAX_LOAD)))))
-    return shards * 64 * max(buckets, _BUCKETS_WITH_TIERS if has_lower else 1)
+    least = _BUCKETS_WITH_TIERS if has_lower else 1
+    buckets = 0
+    for shard in range(shards):
+        load = _MAX_LOAD + _LOAD_SPREAD * (shard - (shards - 1) / 2) / shards
+        buckets += max(least, 2 ** max(0, math.ceil(math.log2(max(1, in_shard / (8 * load))))))
+    return 64 * buckets
 
 
 def _filter(option, waiting):
