@@ -178,7 +178,7 @@ def test_errors_of_a_run_name_the_member(world):
     world.run(look_up, numbers(1, 2), ones(2))
     out_of_range = r"member 1 \('var'\): expected ids in \[0, 20\), found 20"
     if tf.config.list_physical_devices("GPU") and not world.is_graph:
-        out_of_range = r"indices\[1\] = 20 is not in \[0, 20\)"  # TensorFlow reads `var` there
+        out_of_range = r"member 1 .*var.*: expected ids in \[0, 20\)"  # TensorFlow reads `var`
     refused(out_of_range, look_up, numbers(1, 20), ones(2))
     if not world.is_eager:  # there, tf.SparseTensor itself compares the shapes
         refused(

@@ -79,7 +79,7 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
             groups[member.variable.world is not None].append(number)
             continue
         devices = {_anchor(part).device for part in member.parts}
-        if member.source == "variable" and (len(devices) > 1 or _is_gpu(*devices)):
+        if member.source == "variable" and (len(devices) > 1 or placement.is_gpu(*devices)):
             member = members[number] = _brought_together(member)
             devices = {_anchor(part).device for part in member.parts}
         groups[_is_on_hbm(member), min(devices)].append(number)
@@ -190,8 +190,19 @@ def _one_op(members, joins, training):
         return group_tape.look_up(inputs, attrs, on_hbm)
 
 
-def _is_gpu(device):
-    return tf.DeviceSpec.from_string(device).device_type == "GPU"
+def _checked_ids(member, ids):
+    """The ids, if they are in range: for others a GPU reads zeros, without a word."""
+    rows = [part.shape[0] for part in member.parts]
+    if None in rows:
+        return ids
+    what = f"{member.where}: expected ids in [0, {sum(rows)})"
+    with tf.device("/CPU:0"):
+        checks = [
+            tf.debugging.assert_less(ids, tf.constant(sum(rows), ids.dtype), what),
+            tf.debugging.assert_non_negative(ids, what),
+        ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(ids)
 
 
 def _brought_together(member):
@@ -200,6 +211,8 @@ def _brought_together(member):
     Lookups on those devices read the value of each id into a matrix. The group's op pools from that matrix.
     """
     ids = tf.reshape(member.keys, [-1])
+    if any(placement.is_gpu(part.device) for part in member.parts):
+        ids = _checked_ids(member, ids)
     values = tf.compat.v1.nn.embedding_lookup(member.parts, ids, partition_strategy=member.strategy)
     rows = tf.reshape(tf.range(tf.size(ids, tf.int64)), tf.shape(member.keys))
     rows.set_shape(member.keys.shape)

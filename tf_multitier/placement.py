@@ -40,6 +40,11 @@ def _storage_type(attrs):
     return record["storage_type"]
 
 
+def is_gpu(device: str) -> bool:
+    """Whether the name of a device is that of a GPU."""
+    return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
 def process_of(device: str) -> str:
     """The process of a device: a name without the device's type and number. A save of one moment is possible for its variables."""
     spec = tf.DeviceSpec.from_string(device)
@@ -89,13 +94,13 @@ def _is_handle_with_hbm(tensor):
     if isinstance(tensor, EagerTensor):
         return False  # nothing is colocated
     tensor = _outside_of_functions(tensor)
-    if isinstance(tensor, EagerTensor):
-        return tensor.dtype == tf.resource and "GPU" in tensor.device
+    if isinstance(tensor, EagerTensor):  # of the handles, those with HBM alone are on a GPU
+        return tensor.dtype == tf.resource and is_gpu(tensor.device)
     return is_handle(tensor) and tensor.op.type == HBM_HANDLE_OP_TYPE
 
 
 def _outside_of_functions(tensor):
-    """What a function or a branch captured as `tensor`; a tensor that is not captured itself."""
+    """The tensor that functions or branches captured as `tensor`, outside of all of them; `tensor` itself if none did."""
     captures = getattr(tensor.graph, "captures", [])
     for outside, inside in captures:
         if inside is tensor:

@@ -1,4 +1,4 @@
-// Kernels of TensorFlow's own ops that a build with GPUs has and the CPU's build has not, for the device of plugin.cc: its
+// Kernels of two of TensorFlow's own ops that a build with GPUs has and the CPU's build has not, for the device of plugin.cc: its
 // memory is the host's.
 
 #include <algorithm>
@@ -56,8 +56,10 @@ class ResourceGather : public tensorflow::OpKernel {
     const int64_t row = params.NumElements() / std::max<int64_t>(1, rows);
     const auto index = indices.flat<Index>();
     for (int64_t i = 0; i < index.size(); ++i) {
-      OP_REQUIRES(context, index(i) >= 0 && index(i) < rows,
-                  absl::InvalidArgumentError(absl::StrCat("indices[", i, "] = ", index(i), " is not in [0, ", rows, ")")));
+      if (index(i) < 0 || index(i) >= rows) {  // as a GPU does: no error
+        std::fill_n(out->flat<float>().data() + i * row, row, 0.0f);
+        continue;
+      }
       std::memcpy(out->flat<float>().data() + i * row, params.flat<float>().data() + index(i) * row, row * sizeof(float));
     }
   }
