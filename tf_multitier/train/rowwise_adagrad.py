@@ -18,7 +18,7 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
 
     Args:
       learning_rate: a number, tensor or callable.
-      epsilon: >= 0, added to the square root of the accumulator.
+      epsilon: > 0, added to the square root of the accumulator.
       initial_accumulator_value: >= 0.
       use_locking: has no effect on embedding variables.
       name: name of the optimizer, used for its slots.
@@ -37,8 +37,8 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
         use_locking: bool = False,
         name: str = "RowwiseAdagrad",
     ) -> None:
-        if epsilon < 0:
-            raise ValueError(f"epsilon: expected at least 0, found {epsilon}")
+        if epsilon <= 0:
+            raise ValueError(f"epsilon: expected more than 0, found {epsilon}")
         if initial_accumulator_value < 0:
             raise ValueError(
                 f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
