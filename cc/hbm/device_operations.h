@@ -49,7 +49,7 @@ class HbmTable;
 
 using Done = std::function<void(Status)>;
 
-// The table in HBM behind an EmbeddingTable. Null if its storage type has no HBM.
+// The table as one in HBM. Null if its storage type has no HBM.
 HbmTable* HbmTableOf(EmbeddingTable* table);
 device::Device& DeviceOf(const HbmTable& table);
 

@@ -6,8 +6,8 @@
 
 namespace multitier::hbm {
 
-decltype(TableOptions::above) HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows,
-                                      std::shared_ptr<const MemorySource> memory) {
+TableOptions::MakeAbove HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows,
+                                std::shared_ptr<const MemorySource> memory) {
   return [=](std::unique_ptr<TableBelow> below, Budget budget) -> Result<std::unique_ptr<EmbeddingTable>> {
     HbmOptions options;
     options.device = device;

@@ -13,8 +13,8 @@
 namespace multitier::hbm {
 
 // grows_from_rows, memory: see HbmOptions.
-decltype(TableOptions::above) HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0,
-                                      std::shared_ptr<const MemorySource> memory = nullptr);
+TableOptions::MakeAbove HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0,
+                                std::shared_ptr<const MemorySource> memory = nullptr);
 
 }  // namespace multitier::hbm
 

@@ -41,8 +41,9 @@
 // This is the interface, and the life of a table in host memory (host_table.h). A table in HBM (hbm/hbm_table.h) stands above
 // one and keeps copies of rows.
 //
-// Owns its rows, index, filter and tiers. Two things are not bounded: one batch for each running operation, above the DRAM
-// budget; and the entries of the counter filter for keys that are not admitted yet (24 bytes per key).
+// A table in host memory owns its rows, index, filter and tiers. Two things are not bounded: one batch for each running
+// operation, above the DRAM budget; and the entries of the counter filter for keys that are not admitted yet (24 bytes per
+// key).
 //
 // Thread-safe: every method from any thread. AddSlots, Clear, and Flush over a last tier with a size run alone. They wait until
 // a snapshot and the running operations have ended, and hold new operations back. A snapshot holds operations back only while
@@ -100,8 +101,8 @@ class EmbeddingTable : public TableAdmin {
   virtual std::shared_ptr<const RowLayout> layout() const = 0;
 
   // Writes the value of keys[i] to out + i * stride: the row's, or what AbsentValues gives for a key without a row. Keys may
-  // repeat. The only errors are those of a lower tier's I/O. places (may be null) receives where each row was found, for
-  // ApplyRequest::places; kNoPlace: not in DRAM.
+  // repeat. Errors: InvalidArgument (CheckTables), ResourceExhausted (HoldMemory), a lower tier's I/O. places (may be null)
+  // receives where each row was found, for ApplyRequest::places; kNoPlace: not in DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
   virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
                         uint32_t* places = nullptr,                                          // places: [n]

@@ -46,9 +46,10 @@ struct TableOptions : Options {
   // False: DRAM is not a tier of the table (LEVELDB or SSDHASH alone). It holds only the rows of running operations,
   // and LookupTier counts from the first lower tier. REQUIRES: lower tiers, and dram_budget_bytes 0.
   bool dram_named = true;
-  // Makes a table over that of the other tiers, for a tier with a device of its own (HbmOver of cc/hbm), and the bytes of row
-  // data it may hold. Null and 0: none. The tier is inclusive: it keeps copies of rows. It hands the rows that it evicts down.
-  std::function<Result<std::unique_ptr<EmbeddingTable>>(std::unique_ptr<TableBelow> below, Budget budget)> above;
+  // Makes a table over that of the other tiers, for a tier with a device of its own (HbmOver of cc/hbm), which keeps copies of
+  // rows and hands those that it evicts down. hbm_budget_bytes: of row data that it may hold. Null and 0: none.
+  using MakeAbove = std::function<Result<std::unique_ptr<EmbeddingTable>>(std::unique_ptr<TableBelow> below, Budget budget)>;
+  MakeAbove above;
   uint64_t hbm_budget_bytes = 0;
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
