@@ -34,6 +34,12 @@ class _Feature(typing.NamedTuple):
     config: typing.Any  # of get_config, without the fields of every layer
 
     @property
+    def padding_key(self):
+        """The key of mask_value in the table; None without padding."""
+        key_dtype = key_type("key_dtype", self.key_dtype)
+        return padding.key_of(key_dtype, self.mask_value, "mask_value")
+
+    @property
     def is_masked(self):
         """Whether the values of the feature have a mask of Keras: padding that is pooled is left out."""
         return self.combiner is None and self.mask_value is not None
@@ -277,7 +283,7 @@ class GroupEmbedding(RowsLayer):
             name: layer_ids.mask(
                 inputs[name],
                 made.mask_value,
-                padding.key_of(key_type("key_dtype", made.key_dtype), made.mask_value, name),
+                made.padding_key,
                 f"{self.name}/{name}",
             )
             if made.is_masked
