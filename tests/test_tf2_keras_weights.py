@@ -1,4 +1,12 @@
-"""Weights of ids in Keras layers: what TensorFlow's own lookup of a dense table gives, and how rows train with them."""
+"""get_weights and set_weights of Keras' models with embedding layers, and the callback that uses them."""
+
+import copy
+import gc
+import glob
+import os
+import pickle
+import resource
+import tempfile
 
 import keras
 import numpy as np
@@ -6,96 +14,248 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+import tf_multitier.keras as multitier_keras
 from worlds import needs_eager
+from worlds import same_bits
 
 pytestmark = needs_eager
-kt = pytest.importorskip("tf_multitier.keras")
-
-RNG = np.random.default_rng(0)
-IDS = RNG.integers(0, 9, (6, 3))
-WEIGHTS = RNG.uniform(0.5, 2.0, (6, 3)).astype(np.float32)
+IDS = np.random.RandomState(1).randint(0, 100, [256, 5])
+LABELS = np.random.RandomState(2).rand(256, 1).astype(np.float32)
 
 
-def sparse(values):
-    places = np.argwhere(np.ones(values.shape))
-    return tf.SparseTensor(places, values.reshape(-1), values.shape)
+def option(tmp_path, storage):
+    if storage == "DRAM":
+        return None
+    return tf_multitier.EmbeddingVariableOption(
+        storage_option=tf_multitier.StorageOption(
+            storage, str(tmp_path / "storage"), storage_size=[16 * 16]
+        ),
+        filter_option=tf_multitier.CounterFilter(3),
+    )
 
 
-FORMS = {
-    "dense": tf.constant,
-    "ragged": tf.RaggedTensor.from_tensor,
-    "sparse": sparse,
-}
+def build(tmp_path, storage="DRAM", partitions=1, own_optimizer=True):
+    """(a compiled model, its embedding layer)"""
+    inputs = keras.Input((5,), dtype="int64")
+    layer = multitier_keras.Embedding(
+        4,
+        combiner="sum",
+        partitions=partitions,
+        ev_option=option(tmp_path, storage),
+        optimizer=tf_multitier.optimizers.Adam(0.05) if own_optimizer else None,
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    adam = keras.optimizers.Adam(0.05)
+    model.compile("sgd" if own_optimizer else multitier_keras.with_rows(adam), "mse")
+    return model, layer
 
 
-def stock(table, combiner, weights=WEIGHTS):
-    weights = None if weights is None else sparse(weights)
-    return tf.nn.embedding_lookup_sparse(table, sparse(IDS), weights, combiner)
+def content(layer):
+    """What export() returns for each table (keys, values, versions, frequencies), by key."""
+    found = []
+    for table in layer.tables:
+        columns = [np.asarray(column) for column in table.export()]
+        found.append([column[np.argsort(columns[0])] for column in columns])
+    return found
+
+
+@pytest.mark.parametrize("own_optimizer", [True, False])
+@pytest.mark.parametrize("storage, partitions", [("DRAM", 1), ("DRAM", 3), ("DRAM_SSDHASH", 2)])
+def test_set_weights_brings_back_what_get_weights_returned(
+    tmp_path, storage, partitions, own_optimizer
+):
+    model, layer = build(tmp_path, storage, partitions, own_optimizer)
+    model.fit(IDS, LABELS, verbose=0)
+    weights, expected = model.get_weights(), content(layer)
+    model.fit(IDS + 50, LABELS, verbose=0)
+    assert sum(map(len, (rows[0] for rows in content(layer)))) > sum(
+        map(len, (rows[0] for rows in expected))
+    )
+    model.set_weights(weights)
+    same_bits(content(layer), expected)
+
+
+def test_training_goes_on_from_a_copy_as_it_did_before(tmp_path):
+    model, layer = build(tmp_path, partitions=2)
+    model.fit(IDS, LABELS, verbose=0)
+    weights = model.get_weights()
+    model.fit(IDS, LABELS, verbose=0, shuffle=False)
+    expected = content(layer)
+    model.set_weights(weights)
+    model.fit(IDS, LABELS, verbose=0, shuffle=False)
+    same_bits(content(layer), expected)
+
+
+def test_another_model_goes_on_with_the_slots_of_the_copy(tmp_path):
+    (model, layer), (twin, its_layer) = (build(tmp_path, partitions=2) for _ in range(2))
+    model.fit(IDS, LABELS, verbose=0)
+    twin.set_weights(model.get_weights())
+    for each in (model, twin):
+        each.fit(IDS, LABELS, verbose=0, shuffle=False)
+    same_bits(content(its_layer), content(layer))
+
+
+def test_early_stopping_restores_the_rows_of_the_best_epoch(tmp_path):
+    model, layer = build(tmp_path)
+    after_epochs = []
+
+    class Losses(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            after_epochs.append(content(layer))
+            logs["quality"] = [1.0, 3.0, 2.0, 1.0][epoch]
+
+    stop = keras.callbacks.EarlyStopping(
+        "quality", mode="max", patience=2, restore_best_weights=True
+    )
+    model.fit(IDS, LABELS, epochs=4, verbose=0, callbacks=[Losses(), stop])
+    assert len(after_epochs) == 4
+    same_bits(content(layer), after_epochs[1])
+
+
+def test_other_arrays_are_refused_and_change_nothing(tmp_path):
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    [rows, *dense], expected = model.get_weights(), content(layer)
+    for other in (np.zeros([0, 4], np.float32), np.zeros([100, 4], np.float32)):
+        with pytest.raises(ValueError, match=r"expected what get_weights\(\) returned, found"):
+            model.set_weights([other, *dense])
+    with pytest.raises(NotImplementedError, match="save_weights"):
+        pickle.dumps(rows)
+    with pytest.raises(NotImplementedError, match="has no dense value for a file of HDF5 or NumPy"):
+        np.asarray(layer.weights[0])
+    same_bits(content(layer), expected)
+
+
+def test_a_full_disk_fails_get_weights_and_leaves_the_model_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    expected = content(layer)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(tf.errors.OpError, match="rows"):
+            model.get_weights()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    gc.collect()
+    assert glob.glob(str(tmp_path / "tf_multitier_rows_*")) == []
+    same_bits(content(layer), expected)
+    model.set_weights(model.get_weights())
+    same_bits(content(layer), expected)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_copy_is_refused_and_changes_nothing(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    weights = model.get_weights()
+    [path] = glob.glob(str(tmp_path / "tf_multitier_rows_*" / "rows.data-[a-z]*"))
+    model.fit(IDS + 50, LABELS, verbose=0)
+    expected = content(layer)
+    with open(path, "r+b") as file:
+        data = bytearray(file.read())
+        data[len(data) // 2] ^= 4
+        file.seek(0)
+        file.write(data)
+        if damage == "cut":
+            file.truncate(len(data) // 2)
+    if damage == "remove":
+        os.remove(path)
+    with pytest.raises(tf.errors.OpError, match=os.path.basename(path)):
+        model.set_weights(weights)
+    same_bits(content(layer), expected)
+
+
+def test_kept_rows_are_not_copied(tmp_path):
+    kept = tf_multitier.StorageOption("SSDHASH", str(tmp_path), keep=True)
+    layer = multitier_keras.Embedding(
+        4, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=kept)
+    )
+    layer(IDS)
+    with pytest.raises(NotImplementedError, match="keep=True: use model.save_weights"):
+        layer.get_weights()
 
 
 @pytest.mark.parametrize(
-    "form, combiner", [("dense", "sum"), ("ragged", "mean"), ("sparse", "sqrtn"), ("dense", "mean")]
+    "initializer",
+    [tf_multitier.TruncatedNormal(0.0, 1.0, 2.0, 3.0), tf_multitier.DebugInitializer()],
 )
-def test_weighted_values_and_updates_are_those_of_a_dense_table(form, combiner):
-    make = FORMS[form]
-    alone = kt.Embedding(4, combiner=combiner)
-    group = kt.GroupEmbedding(
-        {"a": kt.Embedding(4, combiner=combiner), "b": kt.Embedding(2, combiner="sum")}
+def test_models_with_our_initializers_are_saved_and_loaded(tmp_path, initializer):
+    option = tf_multitier.EmbeddingVariableOption(
+        init_option=tf_multitier.InitializerOption(eval_initializer=initializer)
     )
-    for layer in (alone, group):
-        layer.build()
-    for variable, look_up in (
-        (alone.embeddings, lambda: alone(make(IDS), weights=make(WEIGHTS))),
-        (
-            group.embeddings["a"],
-            lambda: group({"a": make(IDS), "b": make(IDS)}, weights={"a": make(WEIGHTS)})["a"],
-        ),
-    ):
-        dense = tf.Variable(tf.nn.embedding_lookup(variable, np.arange(9)))
-        np.testing.assert_allclose(look_up(), stock(dense, combiner), rtol=1e-6)
-        for of, trained in ((look_up, variable), (lambda: stock(dense, combiner), dense)):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(of() ** 2)
-            pairs = [(tape.gradient(loss, trained), trained)]
-            if trained is dense:
-                dense.assign_sub(0.1 * tf.convert_to_tensor(pairs[0][0]))
-            else:
-                tf_multitier.optimizers.SGD(0.1).apply_gradients(pairs)
-        np.testing.assert_allclose(
-            tf.nn.embedding_lookup(variable, np.arange(9)), dense, rtol=1e-5, atol=1e-6
-        )
+    layer = multitier_keras.Embedding(
+        4,
+        embeddings_initializer=initializer,
+        ev_option=option,
+        optimizer=tf_multitier.optimizers.SGD(0.1),
+    )
+    model = keras.Sequential([keras.Input((5,), dtype="int64"), layer, keras.layers.Dense(1)])
+    expected = model(IDS).numpy()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(IDS).numpy(), expected, rtol=1e-6)
 
 
-def test_a_model_with_inputs_of_weights_trains_and_comes_back(tmp_path):
-    ids, weights = keras.Input((3,), dtype="int64"), keras.Input((3,))
-    table = kt.Embedding(4, combiner="mean")
-    grouped = kt.GroupEmbedding({"a": kt.Embedding(2, combiner="sum")}, concat=True)
-    joined = [table(ids, weights=weights), grouped({"a": ids}, weights={"a": weights})]
-    model = keras.Model([ids, weights], keras.layers.Dense(1)(keras.layers.Concatenate()(joined)))
-    model.compile(kt.with_rows(keras.optimizers.Adam(0.01)), "mse")
-    model.fit([IDS, WEIGHTS], np.ones(6), verbose=0)
-    expected = model.predict([IDS, WEIGHTS], verbose=0)
-    assert np.abs(expected - model.predict([IDS, np.ones_like(WEIGHTS)], verbose=0)).max() > 0
-    model.save(tmp_path / "m.keras")
-    again = keras.models.load_model(tmp_path / "m.keras")
-    np.testing.assert_array_equal(again.predict([IDS, WEIGHTS], verbose=0), expected)
+def test_the_file_of_a_copy_goes_with_its_last_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, _ = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    weights = model.get_weights()
+    kept = copy.copy(weights[0])
+    folders = lambda: glob.glob(os.path.join(str(tmp_path), "tf_multitier_rows_*"))
+    assert len(folders()) == 1
+    del weights
+    gc.collect()
+    assert len(folders()) == 1
+    del kept
+    gc.collect()
+    assert not folders()
 
 
-def test_weights_that_do_not_fit_are_refused():
-    layer = kt.Embedding(4, combiner="sum", name="t")
-    with pytest.raises(ValueError, match="weights: expected None without a combiner"):
-        kt.Embedding(4)(IDS, weights=WEIGHTS)
-    with pytest.raises(TypeError, match="'t': weights: expected a RaggedTensor as the ids are"):
-        layer(IDS, weights=sparse(WEIGHTS))
-    with pytest.raises(TypeError, match="'t': weights: expected a SparseTensor as the ids are"):
-        layer(sparse(IDS), weights=WEIGHTS)
-    with pytest.raises(TypeError, match="'t': weights: expected numbers, found bool"):
-        layer(IDS, weights=WEIGHTS > 1)
-    with pytest.raises(ValueError, match=r"'t': weights: expected the shape of the ids"):
-        layer(IDS, weights=WEIGHTS[:5])
-    lengths, others = [[1, 2], [3]], [[0.5], [1.0, 2.0]]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'t': weights: expected one for each"):
-        layer(tf.ragged.constant(lengths, tf.int64), weights=tf.ragged.constant(others))
-    group = kt.GroupEmbedding({"a": kt.Embedding(4, combiner="sum")}, name="g")
-    with pytest.raises(ValueError, match=r"weights: expected some of the features \['a'\], found"):
-        group({"a": IDS}, weights={"b": WEIGHTS})
+USES = {
+    "index": lambda rows: rows[0],
+    "iterate": list,
+    "length": len,
+    "array": np.array,
+    "ufunc": np.abs,
+    "function": np.concatenate,
+    "sum": lambda rows: rows + 1,
+    "average": lambda rows: 0.5 * np.ones([1, 4]) + rows,
+    "product": lambda rows: rows @ np.ones([4, 2]),
+    "tensor": tf.convert_to_tensor,
+    "product of tensors": lambda rows: tf.matmul(tf.ones([2, 4]), rows, transpose_b=True),
+    "saved": lambda rows: np.save(os.devnull, rows),
+    "mean": lambda rows: rows.mean(),
+    "transposed": lambda rows: rows.T,
+    "compared": lambda rows: rows == rows.copy(),
+}
+
+
+@pytest.mark.parametrize("use", list(USES))
+def test_the_rows_of_get_weights_are_no_array_and_name_what_reads_them(tmp_path, use):
+    model, _ = build(tmp_path)
+    [rows, *dense] = model.get_weights()
+    with pytest.raises((NotImplementedError, AttributeError), match=r"are no array: .*export\(\)"):
+        USES[use](rows)
+    model.set_weights([copy.deepcopy(rows.copy()), *dense])
+
+
+def test_models_and_summaries_count_the_rows_of_their_layers(tmp_path):
+    model, layer = build(tmp_path)
+    dense = model.count_params() - layer.count_params()
+    assert layer.count_params() == 0 and dense > 0
+    model.fit(IDS, LABELS, verbose=0)
+    count = int(layer.tables[0].total_count())
+    assert layer.count_params() == 4 * count > 0
+    assert model.count_params() == 4 * count + dense
+    lines: list = []
+    model.summary(print_fn=lines.append)
+    text = "\n".join(lines)
+    assert f"Trainable params: {4 * count + dense:,}" in text
+    [rows, *_] = model.get_weights()
+    assert rows.shape == (count, 4) == tuple(layer.weights[0].shape) and rows.size == 4 * count
+    shape = tf.function(lambda: tf.constant(layer.weights[0].shape[0] is None))
+    assert shape()  # a function knows no number of rows
