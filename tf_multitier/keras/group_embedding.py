@@ -55,7 +55,7 @@ class _Feature(typing.NamedTuple):
 
 @SERIALIZABLE
 class GroupEmbedding(RowsLayer):
-    """Looks up many features in one op. Each feature has a table, or shares that of another feature.
+    """Looks up many features in one op, and those without a combiner in a second one. Each feature has a table, or shares that of another.
 
     Args:
       features: {feature name: Embedding, not yet used, or dict of the arguments of one, or name of another feature}. Features with
