@@ -9,7 +9,9 @@ import typing
 import keras
 import tensorflow as tf
 
+from tf_multitier import lookup
 from tf_multitier import nn
+from tf_multitier import option_values
 from tf_multitier import padding
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
@@ -20,9 +22,12 @@ from tf_multitier.keras.layers import value_dtype
 from tf_multitier.keras.layers import weight_names
 from tf_multitier.key_types import key_type
 
+# What a feature may say next to the name of its table.
+_SETTINGS = ("combiner", "max_ids")
+
 
 class _Feature(typing.NamedTuple):
-    """What a group keeps of the Embedding of one feature."""
+    """What a group keeps of a feature: its table, how its ids are pooled, and the Embedding that describes the table."""
 
     output_dim: int
     embeddings_initializer: typing.Any
@@ -32,6 +37,8 @@ class _Feature(typing.NamedTuple):
     key_dtype: str
     partitions: int
     config: typing.Any  # of get_config, without the fields of every layer
+    table: str
+    max_ids: int | None = None
 
     @property
     def padding_key(self):
@@ -44,27 +51,46 @@ class _Feature(typing.NamedTuple):
         """Whether the values of the feature have a mask of Keras: padding that is pooled is left out."""
         return self.combiner is None and self.mask_value is not None
 
+    @property
+    def said(self):
+        """The feature in get_config."""
+        if self.combiner == self.config["combiner"] and self.max_ids is None:
+            return self.table
+        return {"table": self.table, "combiner": self.combiner, "max_ids": self.max_ids}
+
     @classmethod
-    def of(cls, layer):
-        """The _Feature of an Embedding."""
-        values = [getattr(layer, field) for field in cls._fields[:-1]]
-        own = (*cls._fields[:-1],)
+    def of(cls, layer, table):
+        """The _Feature of an Embedding with the table of this name."""
+        own = cls._fields[: cls._fields.index("config")]
         full = layer.get_config()
-        return cls(*values, {key: full[key] for key in own})
+        values = [getattr(layer, field) for field in own]
+        return cls(*values, {key: full[key] for key in own}, table)
 
 
 @SERIALIZABLE
 class GroupEmbedding(RowsLayer):
-    """Looks up many features in one op, and those without a combiner in a second one. Each feature has a table, or shares that of another.
+    """Looks up many features in one op, and those without a combiner in a second one. Features may share a table.
+
+        GroupEmbedding({"user": Embedding(16, combiner="mean"), "city": Embedding(8, combiner="mean")})
+        GroupEmbedding(
+            features={"item": "items", "history": {"table": "items", "combiner": "mean", "max_ids": 50}},
+            tables={"items": Embedding(16)},
+        )
+
+    An update of a table has the gradients and counts of all its features.
 
     Args:
-      features: {feature name: Embedding, not yet used, or dict of the arguments of one, or name of another feature}. Features with
-        the same Embedding, and a feature with the name of another, have one table: an update of it has the gradients and counts of
-        all of them. A dict without a combiner has "mean". Names become names of variables, so they consist of the characters A-Z, a-z,
-        0-9 and _.\\/>-
+      features: {feature name: what it reads}, one of
+        an Embedding, not yet used, or a dict of the arguments of one: a table of its own. Features with the same Embedding share it.
+        the name of one of `tables`, or of a feature that has an Embedding: that table, pooled as it says.
+        a dict of "table", such a name, "combiner" and "max_ids": the table, pooled by this combiner (None: not pooled). Of each row
+        of ids, the first max_ids count; None: all.
       concat: True: one tensor [batch, sum of the output_dims], in the order of `features`; each feature needs a combiner. False: a dict
         of tensors, of which those without a combiner have a mask where they have padding.
-      optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
+      optimizer: see Embedding. The optimizers of the tables must be None, and they have no dtype of their own.
+      tables: {table name: Embedding or dict of its arguments}; None: the features have all. Each is read by a feature. Of Embeddings
+        in dicts of arguments, the combiner is "mean" if there is none. Names of tables, and of features that have one, become names
+        of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
 
     Call arguments:
       inputs: {feature name: ids}, see Embedding. Other keys are ignored.
@@ -76,83 +102,133 @@ class GroupEmbedding(RowsLayer):
         features: collections.abc.Mapping,
         concat: bool = False,
         optimizer: typing.Any = None,
+        tables: collections.abc.Mapping | None = None,
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
         self.concat = bool(concat)
-        if not isinstance(features, collections.abc.Mapping) or not features:
-            raise TypeError(
-                f"layer '{self.name}': features: expected a dict with at least one feature, found {features!r}"
-            )
-        self._owners = self._owners_of(features)
-        layers = {name: self._layer_of(name, features[name]) for name in self._owners.values()}
+        for what, given in (("features", features), ("tables", {} if tables is None else tables)):
+            if not isinstance(given, collections.abc.Mapping) or (what == "features" and not given):
+                raise TypeError(
+                    f"layer '{self.name}': {what}: expected a dict with at least one {what[:-1]}, found {given!r}"
+                )
+        layers, table_of = self._layers_of(features, tables or {})
         # Not the layers themselves: they have no weights and are not built.
-        made_once = {name: _Feature.of(made) for name, made in layers.items()}
-        self._features = {name: made_once[owner] for name, owner in self._owners.items()}
+        self._tables = {name: _Feature.of(made, name) for name, made in layers.items()}
+        self._features = {
+            name: self._tables[table_of[name]]._replace(**self._own_settings(name, made))
+            for name, made in features.items()
+        }
+        self._check_tables(layers, tables or {})
+        for name, feature in self._features.items():
+            if feature.combiner is None and self.concat:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected a combiner with concat=True, found combiner=None"
+                )
+        for made in layers.values():
+            made.group = self.name
+        self.supports_masking = any(made.is_masked for made in self._features.values())
+
+    def _layers_of(self, features, tables):
+        """({table: Embedding}, {feature: table})."""
+        layers = {
+            name: self._layer_of(f"table '{name}'", made, "") for name, made in tables.items()
+        }
+        first = {id(made): name for name, made in tables.items() if isinstance(made, Embedding)}
+        own: dict = {}  # {feature with an Embedding: its table}
+        for name, made in features.items():
+            if _is_reference(made):
+                continue
+            own[name] = first.setdefault(id(made), name) if isinstance(made, Embedding) else name
+            if own[name] != name:
+                continue
+            if name in layers:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected another name than that of a table, because it has an Embedding, "
+                    "found the same: rename the feature, or the table"
+                )
+            layers[name] = self._layer_of(
+                f"feature '{name}'", made, ", or the name of a table or of another feature"
+            )
+        known = own | {name: name for name in tables}
+        table_of = {}
+        for name, made in features.items():
+            if not _is_reference(made):
+                table_of[name] = own[name]
+                continue
+            asked = made if isinstance(made, str) else made["table"]
+            if asked not in known:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected the name of a table, or of a feature that has an Embedding, found "
+                    f"{asked!r}{option_values.did_you_mean(asked, list(known))}"
+                )
+            table_of[name] = known[asked]
+        unused = sorted(layers.keys() - set(table_of.values()))
+        if unused:
+            raise ValueError(
+                f"layer '{self.name}': tables: expected a feature for each, found none for {unused}"
+            )
+        return layers, table_of
+
+    def _own_settings(self, name, made):
+        """What a feature says differently from its table, checked."""
+        if not _is_reference(made) or isinstance(made, str):
+            return {}
+        where = f"layer '{self.name}': feature '{name}'"
+        settings = {key: value for key, value in made.items() if key != "table"}
+        for key in settings:
+            option_values.one_of(f"{where}: settings next to 'table'", key, _SETTINGS)
+        if settings.get("combiner") is not None:
+            option_values.one_of(f"{where}: combiner", settings["combiner"], lookup.COMBINERS)
+        if settings.get("max_ids") is not None:
+            settings["max_ids"] = option_values.integer(f"{where}: max_ids", settings["max_ids"], 1)
+        return settings
+
+    def _check_tables(self, layers, tables):
         for name, made in layers.items():
+            where = f"layer '{self.name}': {'table' if name in tables else 'feature'} '{name}'"
             if not re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", str(name)):
                 raise ValueError(
-                    f"layer '{self.name}': expected names of features of the characters A-Z, a-z, 0-9 and _.\\/>-, "
+                    f"layer '{self.name}': expected names of features and tables of the characters A-Z, a-z, 0-9 and _.\\/>-, "
                     f"found {name!r}"
                 )
             if made.dtype_policy.name != keras.config.dtype_policy().name:
                 raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected no dtype of its own, found {made.dtype_policy.name}: give dtype to "
-                    "the group, or value_dtype to the feature's ev_option"
+                    f"{where}: expected no dtype of its own, found {made.dtype_policy.name}: give dtype to the group, or value_dtype to "
+                    "its ev_option"
                 )
-            if made.optimizer is not None or (made.combiner is None and self.concat):
+            if made.optimizer is not None:
                 raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected no optimizer of its own, and a combiner with concat=True, found "
-                    f"optimizer={made.optimizer!r} and combiner={made.combiner!r}"
+                    f"{where}: expected no optimizer of its own, found {made.optimizer!r}: give it to the group"
                 )
             if not made.trainable or made.activity_regularizer is not None:
                 raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected trainable=True and no activity_regularizer of its own, found "
+                    f"{where}: expected trainable=True and no activity_regularizer of its own, found "
                     f"trainable={made.trainable} and activity_regularizer={made.activity_regularizer!r}: give them to the group, or "
                     "call the layer outside of a group"
                 )
-
         paths: dict = {}
-        for name, made in made_once.items():
+        for name, made in self._tables.items():
             for weight in weight_names(name, made.partitions):
                 if paths.setdefault(weight, name) != name:
                     raise ValueError(
                         f"layer '{self.name}': expected features whose weights have different paths, found '{paths[weight]}' and "
                         f"'{name}' with '{weight}': a slash becomes _"
                     )
-        for made in layers.values():
-            made.group = self.name
-        self.supports_masking = any(made.is_masked for made in made_once.values())
 
-    def _owners_of(self, features):
-        """{feature: the feature whose table it reads, often itself}."""
-        first: dict = {}  # {id of an Embedding: the first feature that has it}
-        owners = {
-            name: first.setdefault(id(made), name) if isinstance(made, Embedding) else name
-            for name, made in features.items()
-        }
-        for name, other in features.items():
-            if isinstance(other, str):
-                if isinstance(features.get(other, other), str):
-                    raise ValueError(
-                        f"layer '{self.name}': feature '{name}': expected the name of a feature that has an Embedding, found {other!r}"
-                    )
-                owners[name] = owners[other]
-        return owners
-
-    def _layer_of(self, name, made):
-        """The Embedding that stands for a feature."""
-        keras_versions.refuse(f"layer '{self.name}': feature '{name}'", made)
+    def _layer_of(self, what, made, others):
+        """The Embedding that describes a table. what: the table or feature that has it; others: what else it may be. For messages."""
+        keras_versions.refuse(f"layer '{self.name}': {what}", made)
         if isinstance(made, collections.abc.Mapping):
             return Embedding(**{"combiner": "mean", **made})
         if (
             type(made) is not Embedding or made.built
         ):  # the group would not call what a subclass adds
             raise TypeError(
-                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding, no subclass, that is not yet used, or "
-                f"a dict of its arguments, or the name of another feature, found {made!r}"
+                f"layer '{self.name}': {what}: expected a tf_multitier.keras.Embedding, no subclass, that is not yet used, or "
+                f"a dict of its arguments{others}, found {made!r}"
             )
-        made.refuse_second_owner(f"layer '{self.name}': feature '{name}'")
+        made.refuse_second_owner(f"layer '{self.name}': {what}")
         return made
 
     def _check_features(self, inputs):
@@ -171,8 +247,8 @@ class GroupEmbedding(RowsLayer):
         del input_shape
         if self.built:
             return
-        variables = self._add_variables({n: self._features[n] for n in self._owners.values()})
-        self.embeddings = {name: variables[owner] for name, owner in self._owners.items()}
+        variables = self._add_variables(self._tables)
+        self.embeddings = {name: variables[made.table] for name, made in self._features.items()}
         for name, variable in variables.items():
             # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
             setattr(self, f"embeddings_{name}", variable)
@@ -208,15 +284,19 @@ class GroupEmbedding(RowsLayer):
 
     def _pooled(self, names, ids, weights, training):
         """A list of [batch, dim] for features with a combiner; with concat one tensor."""
-        ids = [layer_ids.pooled_ids(ids[name], f"{self.name}/{name}") for name in names]
+        pooled = [layer_ids.pooled_ids(ids[name], f"{self.name}/{name}") for name in names]
+        weights = [
+            layer_ids.pooled_weights(weights.get(name), its, f"{self.name}/{name}")
+            for name, its in zip(names, pooled)
+        ]
+        first = lambda its: [
+            layer_ids.first(one, self._features[name].max_ids) for name, one in zip(names, its)
+        ]
         return nn.group_embedding_lookup_sparse(
             [self.embeddings[name] for name in names],
-            ids,
+            first(pooled),
             [self._features[name].combiner for name in names],
-            [
-                layer_ids.pooled_weights(weights.get(name), its, f"{self.name}/{name}")
-                for name, its in zip(names, ids)
-            ],
+            first(weights),
             concat=self.concat,
             **self._how(names, training),
         )
@@ -230,6 +310,9 @@ class GroupEmbedding(RowsLayer):
             if isinstance(ids[name], tf.SparseTensor)
             else ids[name]
             for name in names
+        }
+        ids = {
+            name: layer_ids.first(its, self._features[name].max_ids) for name, its in ids.items()
         }
         values = nn.group_embedding_lookup(
             [self.embeddings[name] for name in names],
@@ -266,7 +349,7 @@ class GroupEmbedding(RowsLayer):
         for name, made in self._features.items():
             its = tuple(input_shape[name])
             if made.combiner is None:
-                shapes[name] = (*its, made.output_dim)
+                shapes[name] = (*layer_ids.shape_of_first(its, made.max_ids), made.output_dim)
             else:
                 layer_ids.check_rank(its, f"{self.name}/{name}")
                 shapes[name] = (its[0], made.output_dim)
@@ -280,11 +363,14 @@ class GroupEmbedding(RowsLayer):
         if not self.supports_masking:
             return None
         return {
-            name: layer_ids.mask(
-                inputs[name],
-                made.mask_value,
-                made.padding_key,
-                f"{self.name}/{name}",
+            name: layer_ids.first(
+                layer_ids.mask(
+                    inputs[name],
+                    made.mask_value,
+                    made.padding_key,
+                    f"{self.name}/{name}",
+                ),
+                made.max_ids,
             )
             if made.is_masked
             else None
@@ -292,8 +378,16 @@ class GroupEmbedding(RowsLayer):
         }
 
     def get_config(self) -> dict:
-        features = {
-            name: dict(self._features[name].config) if owner == name else owner
-            for name, owner in self._owners.items()
+        return {
+            **super().get_config(),
+            "features": {name: made.said for name, made in self._features.items()},
+            "concat": self.concat,
+            "tables": {name: dict(made.config) for name, made in self._tables.items()},
         }
-        return {**super().get_config(), "features": features, "concat": self.concat}
+
+
+def _is_reference(feature):
+    """Whether a feature reads a table that another entry describes."""
+    return isinstance(feature, str) or (
+        isinstance(feature, collections.abc.Mapping) and "table" in feature
+    )

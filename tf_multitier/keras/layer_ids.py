@@ -105,6 +105,22 @@ def pooled_weights(weights: typing.Any, ids: typing.Any, where: str) -> typing.A
         return tf.identity(weights)
 
 
+def first(ids: typing.Any, count: int | None) -> typing.Any:
+    """The first `count` ids of each row, or weights or mask of ids, in the same type of tensor. All if it is None, or for ids [batch]."""
+    if ids is None or count is None:
+        return ids
+    if isinstance(ids, tf.SparseTensor):
+        return tf.sparse.slice(ids, [0, 0], [ids.dense_shape[0], count])
+    return ids if len(ids.shape) == 1 else ids[:, :count]
+
+
+def shape_of_first(shape: tuple, count: int | None) -> tuple:
+    """The static shape of what `first` gives for ids of this shape."""
+    if count is None or len(shape) < 2 or shape[1] is None:
+        return shape
+    return (shape[0], min(shape[1], count), *shape[2:])
+
+
 def to_dense(ids: tf.SparseTensor, mask_value: int | None) -> tf.Tensor:
     """Sparse ids as dense ones. Places without an id get the padding id, or, as in Keras, id 0."""
     return tf.sparse.to_dense(ids, tf.constant(mask_value or 0, ids.dtype))
