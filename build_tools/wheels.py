@@ -20,7 +20,7 @@ from build_tools import bazel, environment, machine
 from build_tools.steps import ROOT, Failure, logged, output_of, say, step
 
 # The TensorFlows that wheels are built for: minor version, the release to build against, the Pythons that it has wheels for.
-# What differs between them: cc/kernels/tensorflow_versions.h in C++, tf_multitier/tensorflow_sources.py in Python.
+# What differs between them: cc/kernels/tensorflow_versions.h in C++, tf_multitier/_src/tensorflow/sources.py in Python.
 TENSORFLOWS = [
     ("2.19", "2.19.1", [(3, 10), (3, 11), (3, 12)]),
     ("2.20", "2.20.0", [(3, 10), (3, 11), (3, 12), (3, 13)]),

@@ -10,7 +10,7 @@ import griffe
 from mkdocs.structure.files import File
 
 import tf_multitier
-from tf_multitier import option_record
+from tf_multitier._src.options import option_record
 
 # Their names are also names of tf_multitier, or are DeepRec's.
 _NOT_PAGES = {"config_pb2", "options"}

@@ -12,7 +12,7 @@ import tf_multitier
 from tf_multitier import checkpoint
 from tf_multitier import lookup
 from tf_multitier import nn
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
 
 v1 = tf.compat.v1
 KINDS = ["HBM", "HBM_DRAM", "HBM_DRAM_SSDHASH"]

@@ -11,7 +11,7 @@ from gpu_cases import soft_session
 from gpu_cases import variable
 from variable_util import sparse
 
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
 
 v1 = tf.compat.v1
 

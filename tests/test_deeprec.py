@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import _deeprec_command as command
 from tf_multitier import deeprec
+from tf_multitier._src.tensorflow import deeprec_command as command
 from tf_multitier.deeprec import name_map
 from tf_multitier.deeprec import names
 from tf_multitier.deeprec import refused_names

@@ -7,7 +7,7 @@ import sys
 import forks
 import pytest
 
-from tf_multitier import _start
+from tf_multitier._src.tensorflow import start
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -70,7 +70,7 @@ def test_without_keras_2_one_sentence_says_what_to_do(tmp_path, hidden, expected
         DENSE,
         tmp_path,
         PYTHONPATH=f"{tmp_path}:{_ROOT}",
-        **({} if hidden else {_start.LEGACY_KERAS: "0"}),
+        **({} if hidden else {start.LEGACY_KERAS: "0"}),
     )
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith(expected)
@@ -93,4 +93,4 @@ def test_only_the_runner_gets_keras_2(tmp_path):
     ],
 )
 def test_the_runner_is_known_by_its_command_line(line, expected):
-    assert (_start.module_run(line.split()) == "tf_multitier.deeprec") is expected
+    assert (start.module_run(line.split()) == "tf_multitier.deeprec") is expected

@@ -6,7 +6,7 @@ import re
 
 from tf_multitier import optimizers
 from tf_multitier import options
-from tf_multitier.storage_types import StorageType
+from tf_multitier._src.options.storage_types import StorageType
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -378,14 +378,14 @@ def test_expiry_by_steps_needs_a_global_step(graph):
 
 
 def test_another_minor_version_of_tensorflow_is_refused_in_one_sentence():
-    from tf_multitier import _library
+    from tf_multitier._src.tensorflow import library
 
-    _library.check_tensorflow_version("2.21.3", "2.21.0")
+    library.check_tensorflow_version("2.21.3", "2.21.0")
     with refused(
         ImportError,
         r"built for TensorFlow 2\.20 and cannot be used with the installed TensorFlow 2\.21\.0",
     ):
-        _library.check_tensorflow_version("2.21.0", "2.20.1")
+        library.check_tensorflow_version("2.21.0", "2.20.1")
 
 
 @pytest.mark.skipif(

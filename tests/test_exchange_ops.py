@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_multitier
 from group_util import table
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
 from worlds import same_bits
 
 HOMES = [0, 1, 0, 1]  # of the parts of `a`, then of `b`

@@ -7,7 +7,7 @@ from column_util import ints
 from group_util import sparse
 
 from tf_multitier import feature_column as fc
-from tf_multitier import fused_linear_model
+from tf_multitier._src.columns import fused_linear_model
 from tf_multitier.deeprec import columns as deeprec_columns
 
 v1 = tf.compat.v1

@@ -14,7 +14,7 @@ from group_util import table
 
 from tf_multitier import engine
 from tf_multitier import nn
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
 
 v1 = tf.compat.v1
 F = np.float32

@@ -8,8 +8,8 @@ from group_util import NoScope
 from group_util import normal
 from group_util import sparse
 
-from tf_multitier import column_groups
 from tf_multitier import feature_column as fc
+from tf_multitier._src.columns import column_groups
 
 v1 = tf.compat.v1
 stock = v1.feature_column

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import group_updates
 from tf_multitier import nn
-from tf_multitier import updates as our_optimizer
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.training import group_updates
+from tf_multitier._src.training import updates as our_optimizer
 from group_util import RandomMember, initialized, kind, one_op_of_each_kind, sparse, table, v1
 from worlds import make_world
 from worlds import needs_eager

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.training import device_setter
 
-from tf_multitier import tensorflow_internals
+from tf_multitier._src.tensorflow import internals
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -160,7 +160,7 @@ def test_another_minor_version_of_tensorflow_is_refused_at_import_in_one_sentenc
 
 
 def test_wrappers_keep_name_and_signature():
-    for name, original in tensorflow_internals.wrapped_functions().items():
+    for name, original in internals.wrapped_functions().items():
         assert original.__name__ == name.rsplit(".", 1)[-1]
     ours = ("MultitierEmbeddingVariableHandle", "MultitierHbmEmbeddingVariableHandle")
     assert device_setter.STANDARD_PS_OPS[-2:] == ours

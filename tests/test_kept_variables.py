@@ -14,7 +14,7 @@ from kept_util import storage
 
 import tf_multitier
 from tf_multitier import options
-from tf_multitier import storage_option
+from tf_multitier._src.options import storage_option
 from tf_multitier.inspect import __main__ as inspect
 
 TYPES = ["SSDHASH", "DRAM_SSDHASH", "DRAM_PMEM_SSDHASH"]

@@ -40,7 +40,11 @@ IN_DEVICE_MEMORY = {
 
 
 def test_every_op_of_a_handle_has_a_kernel_for_gpus():
-    names = [name for name in dir(tf_multitier._library.ops) if name.startswith("multitier_")]
+    names = [
+        name
+        for name in dir(tf_multitier._src.tensorflow.library.ops)
+        if name.startswith("multitier_")
+    ]
     assert len(names) > 50
     for name in names:
         op = op_def_registry.get("".join(word.capitalize() for word in name.split("_")))

@@ -9,10 +9,10 @@ from tensorflow.python.framework import op_def_registry
 
 import tf_multitier
 from tf_multitier import engine
-from tf_multitier import handle_attrs
-from tf_multitier import option_record
 from tf_multitier import options
-from tf_multitier import storage_option
+from tf_multitier._src.options import handle_attrs
+from tf_multitier._src.options import option_record
+from tf_multitier._src.options import storage_option
 
 DESCRIPTIONS = option_record.DESCRIPTIONS
 

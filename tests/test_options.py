@@ -7,8 +7,8 @@ import tensorflow as tf
 import external_util
 import tf_multitier
 from tf_multitier import config_pb2
-from tf_multitier import multihash
-from tf_multitier import storage_option
+from tf_multitier._src.lookup import multihash
+from tf_multitier._src.options import storage_option
 
 v1 = tf.compat.v1
 

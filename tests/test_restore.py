@@ -21,7 +21,7 @@ from variable_util import make
 import tf_multitier
 from tf_multitier import checkpoint
 from tf_multitier import engine
-from tf_multitier import process_state
+from tf_multitier._src.variable import process_state
 
 v1 = tf.compat.v1
 DIM = 4

@@ -16,9 +16,9 @@ from serving_util import export
 from variable_util import initialized_session
 
 import tf_multitier
-from tf_multitier import _library
 from tf_multitier import checkpoint
 from tf_multitier import serving
+from tf_multitier._src.tensorflow import library
 
 v1 = tf.compat.v1
 IDS = [3, 99, 3, 42]
@@ -364,7 +364,7 @@ def test_a_freeze_that_ends_after_its_index_is_a_checkpoint(tmp_path):
         ev.freeze(path)
         ops = {op.type: op for op in graph.get_operations()}
         with tf.control_dependencies([ops["SaveV2"]]):
-            joined = _library.ops.multitier_join_save_group(
+            joined = library.ops.multitier_join_save_group(
                 ops["MultitierKeepSaveGroup"].inputs[0], ev.handle
             )
         session.run(v1.global_variables_initializer())

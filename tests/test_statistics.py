@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import engine
-from tf_multitier import statistics
+from tf_multitier._src.variable import statistics
 from variable_util import make
 
 v1 = tf.compat.v1

@@ -8,66 +8,67 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tf_multitier import tensorflow_internals
-from tf_multitier import tensorflow_sources
+import tf_multitier
+from tf_multitier._src.tensorflow import internals as tensorflow_internals
+from tf_multitier._src.tensorflow import sources
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 from build_tools import wheels  # noqa: E402
 
-PACKAGE = os.path.dirname(tensorflow_internals.__file__)
+PACKAGE = os.path.dirname(tf_multitier.__file__)
 
 
 def test_what_we_rely_on_is_as_it_was_when_we_read_it():
-    assert tensorflow_sources.unknown() == []
+    assert sources.unknown() == []
 
 
 def test_a_minor_version_that_we_do_not_know_fails_with_the_whole_list(monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.99.0")
-    listed = tensorflow_sources.unknown()
-    assert len(listed) == len(tensorflow_sources.RELIED_ON)
+    listed = sources.unknown()
+    assert len(listed) == len(sources.RELIED_ON)
     assert any(
-        line.startswith("training.optimizer._get_processor (patches.py): ") for line in listed
+        line.startswith("training.optimizer._get_processor (_src/patches.py): ") for line in listed
     )
 
 
 def test_a_source_that_changed_is_named_alone(monkeypatch):
-    reliance = tensorflow_sources.RELIED_ON[0]
-    minor = tensorflow_sources.minor_version()
-    differing = {**tensorflow_sources.KNOWN[minor], reliance.name: "0" * 16}
-    monkeypatch.setitem(tensorflow_sources.KNOWN, minor, differing)
-    [line] = tensorflow_sources.unknown()
+    reliance = sources.RELIED_ON[0]
+    minor = sources.minor_version()
+    differing = {**sources.KNOWN[minor], reliance.name: "0" * 16}
+    monkeypatch.setitem(sources.KNOWN, minor, differing)
+    [line] = sources.unknown()
     assert line.startswith(reliance.name)
 
 
 def test_a_function_that_is_missing_is_not_known():
-    missing = tensorflow_sources.Reliance("", "training.optimizer:_none", "x.py", "")
-    assert tensorflow_sources.source_hash(missing) == "missing"
+    missing = sources.Reliance("", "training.optimizer:_none", "x.py", "")
+    assert sources.source_hash(missing) == "missing"
 
 
 def test_the_versions_that_are_known_are_those_that_wheels_are_built_for():
-    assert list(tensorflow_sources.KNOWN) == [minor for minor, _, _ in wheels.TENSORFLOWS]
+    assert list(sources.KNOWN) == [minor for minor, _, _ in wheels.TENSORFLOWS]
 
 
 def test_every_wrapped_function_is_listed():
-    listed = {reliance.name for reliance in tensorflow_sources.RELIED_ON}
+    listed = {reliance.name for reliance in sources.RELIED_ON}
     for name in tensorflow_internals.WRAPPED:
         assert any(entry.endswith(name) for entry in listed), name
 
 
-@pytest.mark.parametrize("reliance", tensorflow_sources.RELIED_ON, ids=lambda r: r.name)
+@pytest.mark.parametrize("reliance", sources.RELIED_ON, ids=lambda r: r.name)
 def test_the_file_that_relies_on_it_exists(reliance):
     assert os.path.exists(os.path.join(PACKAGE, reliance.used_by)) and len(reliance.granted) > 10
 
 
 def package_files():
-    """[(path in the package, its syntax tree)], without tensorflow_internals.py."""
+    """[(path in the package, its syntax tree)], without _src/tensorflow/internals.py."""
     found = []
     for folder, _, names in os.walk(PACKAGE):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), PACKAGE)
-            if name.endswith(".py") and path != "tensorflow_internals.py":
+            if name.endswith(".py") and path != "_src/tensorflow/internals.py":
                 with open(os.path.join(PACKAGE, path), encoding="utf-8") as source:
                     found.append((path, ast.parse(source.read())))
     return found
@@ -108,7 +109,7 @@ def test_one_file_imports_the_internals():
     found = [
         f"{path}:{line}" for path, tree in package_files() for line in imports_of_internals(tree)
     ]
-    assert not found, "import these from tensorflow_internals.py: " + ", ".join(found)
+    assert not found, "import these from _src/tensorflow/internals.py: " + ", ".join(found)
 
 
 def test_one_file_names_the_internals_of_keras():
@@ -130,7 +131,7 @@ def test_the_internals_of_keras_are_where_we_look_for_them():
 
 
 def test_every_private_name_that_is_not_ours_is_listed():
-    listed = " ".join(f"{r.place} {r.granted}" for r in tensorflow_sources.RELIED_ON)
+    listed = " ".join(f"{r.place} {r.granted}" for r in sources.RELIED_ON)
     words = set(re.findall(r"\w+", listed))
     files = [file for file in package_files() if file[0] != "keras/keras_internals.py"]  # of Keras
     missing = [line for name, line in private_names(files).items() if name not in words]

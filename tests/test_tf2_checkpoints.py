@@ -265,7 +265,7 @@ while True:
 def test_a_process_that_is_killed_while_it_saves_leaves_a_checkpoint_that_restores(tmp_path):
     imports = (
         "import signal, tensorflow as tf, test_tf2_checkpoints as t; "
-        "from tf_multitier import object_checkpoint"
+        "from tf_multitier._src.variable import object_checkpoint"
     )
     with Lives(imports, KILLED, folder=str(tmp_path)) as lives:
         for number in range(min(KILLS, 20)):

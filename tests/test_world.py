@@ -172,7 +172,7 @@ strategy.barrier()
 
 ALIKE = """
 from tf_multitier import _version
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.processes import world as worlds
 with strategy.scope():
     items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
     pages = tf_multitier.get_embedding_variable("pages", 4, initializer=tf.constant_initializer(float(rank)))

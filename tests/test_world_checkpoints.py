@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_multitier
 from cluster_util import launch
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.processes import world as worlds
 
 # Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
 FRONT_ENDS = """

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster_util import launch
-from tf_multitier import _deeprec_command
+from tf_multitier._src.tensorflow import deeprec_command
 
 _LAUNCHER = "tensorflow.python.distribute.launch"
 _KINDS = {
@@ -113,6 +113,6 @@ def test_deeprecs_launcher_starts_a_process_for_each_device(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     (tmp_path / "train.py").touch()
     script = [str(tmp_path / "train.py"), "--steps", "3"]
-    found = _deeprec_command.launched(["-m", _LAUNCHER, *options, "/usr/bin/python3", *script])
+    found = deeprec_command.launched(["-m", _LAUNCHER, *options, "/usr/bin/python3", *script])
     assert found == [f"--workers={workers}", "-m", "tf_multitier.deeprec", *script]
-    assert _deeprec_command.launched(script) is None
+    assert deeprec_command.launched(script) is None

@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from cluster_util import launch
-from tf_multitier import delta_names
+from tf_multitier._src.variable import delta_names
 
 # Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
 PROGRAM = """
 import numpy as np
 import tf_multitier
 import tf_multitier.v1 as tf
-from tf_multitier.distribute import world_steps
+from tf_multitier._src.processes import world_steps
 strategy = tf_multitier.distribute.CollectiveStrategy(timeout=60)
 rank, size = strategy.rank(), strategy.world_size()
 KEYS = np.arange(300)

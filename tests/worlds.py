@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import rules
+from tf_multitier._src.training import rules
 
 v1 = tf.compat.v1
 WORLDS = ("session", "eager", "function")

@@ -11,28 +11,34 @@ tf.compat.v1 with our names added.
 import importlib
 import typing
 
-from tf_multitier import _start  # first: before TensorFlow is imported
-from tf_multitier import _library  # refuses a TensorFlow that the ops were not built for
+from tf_multitier._src.tensorflow import start  # first: before TensorFlow is imported
+from tf_multitier._src.tensorflow.library import get_library_path  # refuses a wrong TensorFlow
 from tf_multitier import data
 from tf_multitier import lookup
 from tf_multitier import nn
-from tf_multitier import (
-    object_checkpoint,
-)  # registers how tf.train.Checkpoint saves embedding variables
 from tf_multitier import optimizers
 from tf_multitier import options
-from tf_multitier import patches
-from tf_multitier import storage_types as config_pb2  # its name in DeepRec
 from tf_multitier import train
-from tf_multitier._library import get_library_path
+from tf_multitier._src import patches
+from tf_multitier._src.lookup.multihash import MultiHashVariable
+from tf_multitier._src.lookup.multihash import get_multihash_variable
+from tf_multitier._src.options import storage_types as config_pb2  # its name in DeepRec
+from tf_multitier._src.options.initializers import DebugInitializer
+from tf_multitier._src.options.initializers import TruncatedNormal
+from tf_multitier._src.options.storage_types import CacheStrategy
+from tf_multitier._src.options.storage_types import StorageType
+from tf_multitier._src.training.sizing import Memory
+from tf_multitier._src.training.sizing import memory
+from tf_multitier._src.variable import (
+    object_checkpoint,
+)  # registers the savers of tf.train.Checkpoint
+from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
+from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
+from tf_multitier._src.variable.partitioned import embedding_variables
+from tf_multitier._src.variable.partitioned import is_embedding_variable
+from tf_multitier._src.variable.statistics import StatisticsWriter
+from tf_multitier._src.variable.variable_scope import get_embedding_variable
 from tf_multitier._version import VERSION as __version__
-from tf_multitier.storage_types import CacheStrategy
-from tf_multitier.storage_types import StorageType
-from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.initializers import DebugInitializer
-from tf_multitier.initializers import TruncatedNormal
-from tf_multitier.multihash import MultiHashVariable
-from tf_multitier.multihash import get_multihash_variable
 from tf_multitier.options import CBFFilter
 from tf_multitier.options import CounterFilter
 from tf_multitier.options import EmbeddingVariableOption
@@ -41,13 +47,6 @@ from tf_multitier.options import InitializerOption
 from tf_multitier.options import L2WeightEvict
 from tf_multitier.options import ProbabilisticFilter
 from tf_multitier.options import StorageOption
-from tf_multitier.partitioned import PartitionedEmbeddingVariable
-from tf_multitier.partitioned import embedding_variables
-from tf_multitier.partitioned import is_embedding_variable
-from tf_multitier.sizing import Memory
-from tf_multitier.sizing import memory
-from tf_multitier.statistics import StatisticsWriter
-from tf_multitier.variable_scope import get_embedding_variable
 
 patches.install()
 

@@ -30,8 +30,8 @@ import tqdm
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier.checkpoint.writer import FROZEN_DTYPES
-from tf_multitier.option_values import did_you_mean
 
 _CHECKPOINTS = {"checkpoint": checkpoint.load, "deeprec": checkpoint.load_deeprec}
 _ENDINGS = {"parquet": ".parquet", "npz": ".npz", "raw": ""}

@@ -309,11 +309,9 @@ class _Registered:
         """Registers C functions in both libraries."""
         if not self.libraries:
             from tf_multitier import _engine
-            from tf_multitier import _library
+            from tf_multitier._src.tensorflow.library import get_library_path
 
-            self.libraries = [
-                ctypes.CDLL(path) for path in (_engine.__file__, _library.get_library_path())
-            ]
+            self.libraries = [ctypes.CDLL(path) for path in (_engine.__file__, get_library_path())]
         encoded = name.encode(errors="surrogateescape")
         for library in self.libraries:
             error = ctypes.create_string_buffer(_ERROR_BYTES)

@@ -21,13 +21,13 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.categorical_columns import categorical_column_with_embedding
-from tf_multitier.categorical_columns import embedding_base
-from tf_multitier.categorical_columns import sequence_categorical_column_with_embedding
-from tf_multitier.categorical_columns import weighted_categorical_column
-from tf_multitier.column_groups import group_embedding_column_scope
-from tf_multitier.column_groups import input_layer
-from tf_multitier.column_groups import sequence_input_layer
+from tf_multitier._src.columns.categorical_columns import categorical_column_with_embedding
+from tf_multitier._src.columns.categorical_columns import embedding_base
+from tf_multitier._src.columns.categorical_columns import sequence_categorical_column_with_embedding
+from tf_multitier._src.columns.categorical_columns import weighted_categorical_column
+from tf_multitier._src.columns.column_groups import group_embedding_column_scope
+from tf_multitier._src.columns.column_groups import input_layer
+from tf_multitier._src.columns.column_groups import sequence_input_layer
 
 _stock = tf.compat.v1.feature_column
 

@@ -15,7 +15,7 @@ processes are done.
 The exit status is that of the first process that failed for good, 128 + n for signal n. Ctrl-C, SIGTERM and SIGHUP end all processes:
 they get SIGTERM, and SIGKILL GRACE seconds later. When the launcher itself is killed, the kernel kills its processes.
 
-This module imports no TensorFlow, and `_start` runs it before the package does.
+This module imports no TensorFlow, and `_src.tensorflow.start` runs it before the package does.
 """
 
 from __future__ import annotations

@@ -22,28 +22,28 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import exchange
-from tf_multitier import gradients
-from tf_multitier import lookup_routes
-from tf_multitier import padding
-from tf_multitier import placement
-from tf_multitier import table_numbers
-from tf_multitier._library import ops
-from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.embedding_variable import only_parts
-from tf_multitier.option_values import one_of
-from tf_multitier.partitioned import PartitionedEmbeddingVariable
-from tf_multitier.partitioned import StoredParts
-from tf_multitier.partitioned import is_embedding_variable
-from tf_multitier.queries import accessed
-from tf_multitier.key_types import as_keys
-from tf_multitier.queries import colocated
-from tf_multitier.queries import output_type
-from tf_multitier.queries import training_attribute
-from tf_multitier.queries import values_of_keys
-from tf_multitier.sparse_ids import check_sparse
-from tf_multitier.sparse_ids import from_ragged
-from tf_multitier.sparse_ids import one_a_key
+from tf_multitier._src.lookup import exchange
+from tf_multitier._src.lookup import gradients
+from tf_multitier._src.lookup import lookup_routes
+from tf_multitier._src.lookup import padding
+from tf_multitier._src.lookup.sparse_ids import check_sparse
+from tf_multitier._src.lookup.sparse_ids import from_ragged
+from tf_multitier._src.lookup.sparse_ids import one_a_key
+from tf_multitier._src.options.key_types import as_keys
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.variable import table_numbers
+from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
+from tf_multitier._src.variable.embedding_variable import only_parts
+from tf_multitier._src.variable.partitioned import is_embedding_variable
+from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
+from tf_multitier._src.variable.partitioned import StoredParts
+from tf_multitier._src.variable.queries import accessed
+from tf_multitier._src.variable.queries import colocated
+from tf_multitier._src.variable.queries import output_type
+from tf_multitier._src.variable.queries import training_attribute
+from tf_multitier._src.variable.queries import values_of_keys
+from tf_multitier._src.worlds import placement
 
 COMBINERS = ("sum", "mean", "sqrtn")
 

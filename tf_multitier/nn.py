@@ -29,11 +29,11 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import group_members
-from tf_multitier import group_ops
 from tf_multitier import lookup
-from tf_multitier.option_values import one_of
-from tf_multitier.partitioned import StoredParts
+from tf_multitier._src.lookup import group_members
+from tf_multitier._src.lookup import group_ops
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.variable.partitioned import StoredParts
 
 __all__ = ["group_embedding_lookup", "group_embedding_lookup_sparse"]
 

@@ -15,17 +15,17 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import option_record
-from tf_multitier.initializers import absent_value
-from tf_multitier.initializers import initializer_record
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import instance
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import Option
-from tf_multitier.option_values import real
-from tf_multitier.storage_option import storage_record
-from tf_multitier.storage_option import StorageOption
+from tf_multitier._src.options import option_record
+from tf_multitier._src.options.initializers import absent_value
+from tf_multitier._src.options.initializers import initializer_record
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import instance
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import Option
+from tf_multitier._src.options.option_values import real
+from tf_multitier._src.options.storage_option import storage_record
+from tf_multitier._src.options.storage_option import StorageOption
 
 
 __all__ = [

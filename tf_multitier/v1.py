@@ -21,7 +21,7 @@ from tf_multitier import data as _data
 from tf_multitier import feature_column as _feature_column
 from tf_multitier import nn as _nn
 from tf_multitier import train as _train
-from tf_multitier.tensorflow_internals import eager_context as _eager_context
+from tf_multitier._src.tensorflow.internals import eager_context as _eager_context
 
 
 class _Overlay(types.ModuleType):

@@ -8,7 +8,8 @@
 // Reductions over a row (rowwise Adagrad) use 16 lanes: lane l sums elements l, l + 16, ... in order. Then the lanes are added
 // pairwise (l with l + 8, then + 4, + 2, + 1). Subnormals are kept, although TensorFlow's worker threads flush them by default.
 //
-// registry.cc lists the rules. tf_multitier/rules.py finds the rule of a Python optimizer, with its slots and hyperparameters.
+// registry.cc lists the rules. tf_multitier/_src/training/rules.py finds the rule of a Python optimizer, with its slots and
+// hyperparameters.
 // tests/reference_rules.py has the same arithmetic in NumPy.
 //
 // Thread-safe: rules are immutable. Update() needs exclusive access to its rows.

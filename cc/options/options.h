@@ -1,8 +1,7 @@
 // Options: the record of what a table and its storage are. Each option is one member here and one entry of the array in
 // option_list.cc, which gives its name, range, text and where it applies. Everything else about it follows from these two:
 //
-//   StorageOption, EmbeddingVariableOption, engine.Table(...)        the same names; tf_multitier/option_record.py asks the
-//   array
+//   StorageOption, EmbeddingVariableOption, engine.Table(...)        the same names; option_record.py asks the array
 //        |
 //        v   JSON: {"version": 1, "storage_type": "DRAM_SSDHASH", "storage_size": ["4GB"], ...}
 //   ParseOptions     types, ranges, names, and what options demand of one another (validate.cc). Nothing is checked again

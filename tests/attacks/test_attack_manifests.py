@@ -20,7 +20,7 @@ import tf_multitier
 from tf_multitier import _engine
 from tf_multitier import checkpoint
 from tf_multitier import engine
-from tf_multitier import option_record
+from tf_multitier._src.options import option_record
 from tf_multitier.inspect import storage as inspect_storage
 
 v1 = tf.compat.v1

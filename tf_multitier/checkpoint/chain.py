@@ -22,6 +22,8 @@ import tensorflow as tf
 
 from tf_multitier import _engine
 from tf_multitier._engine import DataLossError
+from tf_multitier._src.variable.delta_names import DELTA
+from tf_multitier._src.variable.delta_names import deltas
 from tf_multitier.checkpoint.saved import Checkpoint
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.checkpoint.saved import SavedPart
@@ -29,8 +31,6 @@ from tf_multitier.checkpoint.saved import SavedTable
 from tf_multitier.checkpoint.saved import Tables
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import with_keys
-from tf_multitier.delta_names import DELTA
-from tf_multitier.delta_names import deltas
 from tf_multitier.engine.rows import Rows
 
 _KEYS_AT_ONCE = 4 << 20

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import tqdm
 
-from tf_multitier.process_state import ProcessState
+from tf_multitier._src.variable.process_state import ProcessState
 
 _SECONDS = 0.2  # between two looks
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import _engine
+from tf_multitier._src.options.option_values import one_of
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.source import check_key_type
@@ -20,7 +21,6 @@ from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
 from tf_multitier.engine import arguments
 from tf_multitier.engine.rows import Rows
-from tf_multitier.option_values import one_of
 
 _NUM_BUCKETS = 1024
 

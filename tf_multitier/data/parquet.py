@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_multitier._library import ops
+from tf_multitier._src.tensorflow.library import ops
 from tf_multitier.data import arrow_reader
 from tf_multitier.data.data_frame import DataFrame
 

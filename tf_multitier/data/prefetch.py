@@ -15,15 +15,15 @@ import collections.abc
 
 import tensorflow as tf
 
-from tf_multitier import eager
-from tf_multitier._library import ops
-from tf_multitier.distribute.world_keys import no_world
-from tf_multitier.embedding_variable import only_parts
-from tf_multitier.partitioned import StoredParts
-from tf_multitier.partitioned import is_embedding_variable
-from tf_multitier.key_types import as_keys
-from tf_multitier.queries import partition_keys
-from tf_multitier.queries import timeout_us
+from tf_multitier._src.options.key_types import as_keys
+from tf_multitier._src.processes.world_keys import no_world
+from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.variable.embedding_variable import only_parts
+from tf_multitier._src.variable.partitioned import is_embedding_variable
+from tf_multitier._src.variable.partitioned import StoredParts
+from tf_multitier._src.variable.queries import partition_keys
+from tf_multitier._src.variable.queries import timeout_us
+from tf_multitier._src.worlds import eager
 
 __all__ = ["prefetch_embeddings"]
 

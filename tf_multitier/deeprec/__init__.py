@@ -8,13 +8,13 @@
 
 import tensorflow as tf
 
+from tf_multitier._src.tensorflow.internals import deprecations_silenced
+from tf_multitier._src.worlds.graph_state import refuse_eager
 from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import name_map
 from tf_multitier.deeprec import parquet
 from tf_multitier.deeprec import server_protocol
 from tf_multitier.deeprec import session_config
-from tf_multitier.graph_state import refuse_eager
-from tf_multitier.tensorflow_internals import deprecations_silenced
 
 __all__ = ["install"]
 

@@ -1,11 +1,11 @@
 """`python3 -m tf_multitier.deeprec [--deprecations] SCRIPT [ARGS]`: runs a DeepRec script unchanged.
 
-_start.py has refused a wrong command line before this module runs, and before TensorFlow was imported.
+_src/tensorflow/start.py has refused a wrong command line before this module runs, and before TensorFlow was imported.
 """
 
 import sys
 
-from tf_multitier._deeprec_command import parse
+from tf_multitier._src.tensorflow.deeprec_command import parse
 
 
 def main():

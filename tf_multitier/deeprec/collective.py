@@ -21,8 +21,8 @@ import time
 import tensorflow as tf
 
 from tf_multitier import distribute
+from tf_multitier._src.processes import world as _worlds
 from tf_multitier.deeprec import estimator as _estimator
-from tf_multitier.distribute import world as _worlds
 
 _v1 = tf.compat.v1
 

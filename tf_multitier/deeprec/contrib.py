@@ -7,7 +7,7 @@ their columns also work in `tf.feature_column.input_layer`, and variables have t
 import tensorflow as tf
 
 from tf_multitier import feature_column as fc
-from tf_multitier.variable_scope import option_in_force
+from tf_multitier._src.variable.variable_scope import option_in_force
 
 LAYERS = (
     "create_feature_spec_for_parsing",

@@ -16,8 +16,8 @@ import types
 
 import tensorflow as tf
 
+from tf_multitier._src.processes import world as worlds
 from tf_multitier.deeprec import collective
-from tf_multitier.distribute import world as worlds
 
 Average, Sum = "mean", "sum"
 

@@ -16,7 +16,7 @@ import os
 
 import tensorflow as tf
 
-from tf_multitier.partitioned import embedding_variables
+from tf_multitier._src.variable.partitioned import embedding_variables
 from tf_multitier.train import IncrementalSaver
 from tf_multitier.train import IncrementalSaverHook
 

@@ -1,7 +1,7 @@
 """`tf.layers` of a script: Keras 2's, or an error that says how to get it.
 
 With TensorFlow 2.21, `tf.layers` needs the package tf_keras, and TF_USE_LEGACY_KERAS must be set before TensorFlow is imported
-(tf_multitier/_start.py).
+(tf_multitier/_src/tensorflow/start.py).
 """
 
 import importlib.metadata
@@ -11,7 +11,7 @@ import types
 
 import tensorflow as tf
 
-from tf_multitier._start import LEGACY_KERAS
+from tf_multitier._src.tensorflow.start import LEGACY_KERAS
 
 
 def layers():

@@ -10,7 +10,7 @@ import sys
 import types
 import warnings
 
-from tf_multitier.tensorflow_internals import deprecations_silenced
+from tf_multitier._src.tensorflow.internals import deprecations_silenced
 
 
 # The beginnings of the deprecation warnings of TensorFlow, Keras and the libraries that they use.

@@ -18,10 +18,18 @@ import types
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import storage_types
-from tf_multitier import embedding_variable
 from tf_multitier import feature_column
 from tf_multitier import train
+from tf_multitier._src.options import storage_types
+from tf_multitier._src.tensorflow.internals import embedding_ops
+from tf_multitier._src.tensorflow.internals import feature_column_v1
+from tf_multitier._src.tensorflow.internals import feature_column_v2
+from tf_multitier._src.tensorflow.internals import framework_ops
+from tf_multitier._src.tensorflow.internals import sequence_feature_column
+from tf_multitier._src.tensorflow.internals import variable_pb2
+from tf_multitier._src.tensorflow.internals import variable_scope
+from tf_multitier._src.tensorflow.internals import variables as tf_variables
+from tf_multitier._src.variable import embedding_variable
 from tf_multitier.deeprec import checkpoint_names
 from tf_multitier.deeprec import collective
 from tf_multitier.deeprec import columns
@@ -39,14 +47,6 @@ from tf_multitier.deeprec import rnn_cells
 from tf_multitier.deeprec import session_config
 from tf_multitier.deeprec import stage
 from tf_multitier.deeprec import work_queue
-from tf_multitier.tensorflow_internals import embedding_ops
-from tf_multitier.tensorflow_internals import feature_column_v1
-from tf_multitier.tensorflow_internals import feature_column_v2
-from tf_multitier.tensorflow_internals import framework_ops
-from tf_multitier.tensorflow_internals import sequence_feature_column
-from tf_multitier.tensorflow_internals import variable_pb2
-from tf_multitier.tensorflow_internals import variable_scope
-from tf_multitier.tensorflow_internals import variables as tf_variables
 
 _v1 = tf.compat.v1
 

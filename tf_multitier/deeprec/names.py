@@ -7,12 +7,12 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import nn
+from tf_multitier._src.variable.partitioned import AnyEmbeddingVariable
 from tf_multitier.deeprec.collective import enter_scope
 from tf_multitier.deeprec.collective import train_together
 from tf_multitier.deeprec.dynamic_dimension import DynamicEmbeddingVariable
 from tf_multitier.deeprec.dynamic_dimension import get_dynamic_dimension_embedding_variable
 from tf_multitier.deeprec.options import get_embedding_variable
-from tf_multitier.partitioned import AnyEmbeddingVariable
 
 VARIABLES = (
     "get_dynamic_dimension_embedding_variable",

@@ -5,7 +5,7 @@
 
 import tensorflow as tf
 
-from tf_multitier.tensorflow_internals import rnn_cell_impl
+from tf_multitier._src.tensorflow.internals import rnn_cell_impl
 
 _v1 = tf.compat.v1
 

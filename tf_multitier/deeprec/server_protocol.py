@@ -7,7 +7,7 @@ import functools
 
 import tensorflow as tf
 
-from tf_multitier.tensorflow_internals import tensorflow_server_pb2
+from tf_multitier._src.tensorflow.internals import tensorflow_server_pb2
 
 _DEEPRECS = ("grpc++", "star_server", "star_server_lite")
 

@@ -18,10 +18,10 @@ from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 
-from tf_multitier.tensorflow_internals import BaseSession
-from tf_multitier.tensorflow_internals import config_pb2
-from tf_multitier.tensorflow_internals import eager_context
-from tf_multitier.tensorflow_internals import rewriter_config_pb2
+from tf_multitier._src.tensorflow.internals import BaseSession
+from tf_multitier._src.tensorflow.internals import config_pb2
+from tf_multitier._src.tensorflow.internals import eager_context
+from tf_multitier._src.tensorflow.internals import rewriter_config_pb2
 
 CONFIG = ("ConfigProto", "ExecutorPolicy", "GPUOptions", "GraphOptions", "OptimizerOptions")
 

@@ -15,9 +15,9 @@ Source: DeepRec's class of that name.
 
 import tensorflow as tf
 
-from tf_multitier.tensorflow_internals import resource_variable_ops
-from tf_multitier.tensorflow_internals import SaveSpec
-from tf_multitier.tensorflow_internals import SaveableObject
+from tf_multitier._src.tensorflow.internals import resource_variable_ops
+from tf_multitier._src.tensorflow.internals import SaveableObject
+from tf_multitier._src.tensorflow.internals import SaveSpec
 
 _v1 = tf.compat.v1
 

@@ -4,10 +4,10 @@ tf_multitier.distribute.serve()                  # the main program of a paramet
 strategy = tf_multitier.distribute.CollectiveStrategy()    # of each process of a world
 """
 
+from tf_multitier._src.processes.wire import set_wire_dtype
 from tf_multitier.distribute.checkpoints import CheckpointManager
 from tf_multitier.distribute.collective import CollectiveStrategy
 from tf_multitier.distribute.server import serve
-from tf_multitier.distribute.wire import set_wire_dtype
 
 __all__ = ["CheckpointManager", "CollectiveStrategy", "serve", "set_wire_dtype"]
 

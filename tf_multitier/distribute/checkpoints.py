@@ -19,10 +19,10 @@ import zlib
 
 import tensorflow as tf
 
-from tf_multitier import object_checkpoint
-from tf_multitier import tensorflow_internals as internals
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.tensorflow import internals
+from tf_multitier._src.variable import object_checkpoint
 from tf_multitier.distribute import saving
-from tf_multitier.distribute import world as worlds
 
 v1 = tf.compat.v1
 

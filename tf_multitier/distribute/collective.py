@@ -16,11 +16,11 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.distribute import reduced
+from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.variable.partitioned import is_embedding_variable
 from tf_multitier.distribute import sessions
-from tf_multitier.distribute import world as worlds
 from tf_multitier.distribute import world_data
-from tf_multitier.partitioned import is_embedding_variable
 
 # What schedulers set in each of several processes: {variable: what has the cluster}.
 _SCHEDULERS = {

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from tf_multitier import object_checkpoint
-from tf_multitier import saved_objects
+from tf_multitier._src.tensorflow.internals import saved_model_pb2
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable.embedding_variable import make_eager_variable
+from tf_multitier._src.variable.working_folders import sync
 from tf_multitier.distribute import checkpoints
 from tf_multitier.distribute import saving
-from tf_multitier.embedding_variable import make_eager_variable
-from tf_multitier.tensorflow_internals import saved_model_pb2
-from tf_multitier.working_folders import sync
 
 
 def export(world: typing.Any, model: typing.Any, directory: str) -> None:

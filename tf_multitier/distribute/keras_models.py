@@ -16,12 +16,12 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.tensorflow.internals import EagerTensor
 from tf_multitier.distribute import keras_world
-from tf_multitier.distribute import reduced
-from tf_multitier.distribute import world as worlds
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras.rows import Rows
-from tf_multitier.tensorflow_internals import EagerTensor
 
 
 @functools.cache

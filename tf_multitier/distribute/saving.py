@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_multitier.working_folders import working_folder
+from tf_multitier._src.variable.working_folders import working_folder
 
 _BEATS = 8  # of the count, in the time after which a process is late
 _LONGEST_PAUSE = 0.5  # seconds between two looks at the others

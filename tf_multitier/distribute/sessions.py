@@ -16,15 +16,15 @@ import weakref
 
 import tensorflow as tf
 
-from tf_multitier import graph_state
-from tf_multitier.distribute import reduced
-from tf_multitier.distribute import world as worlds
-from tf_multitier.distribute import world_steps
-from tf_multitier.partitioned import is_embedding_variable
-from tf_multitier.tensorflow_internals import BaseSession
-from tf_multitier.tensorflow_internals import creator_arguments
-from tf_multitier.tensorflow_internals import Optimizer
-from tf_multitier.tensorflow_internals import wrap_method
+from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.processes import world_steps
+from tf_multitier._src.tensorflow.internals import BaseSession
+from tf_multitier._src.tensorflow.internals import creator_arguments
+from tf_multitier._src.tensorflow.internals import Optimizer
+from tf_multitier._src.tensorflow.internals import wrap_method
+from tf_multitier._src.variable.partitioned import is_embedding_variable
+from tf_multitier._src.worlds import graph_state
 
 _v1 = tf.compat.v1
 

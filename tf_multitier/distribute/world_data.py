@@ -10,7 +10,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.processes import world as worlds
 
 WINDOW = 8  # batches that a process reads before the others know of them
 ENDS = ("all", "shortest")

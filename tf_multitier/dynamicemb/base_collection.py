@@ -9,9 +9,11 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import gradient_pairs
-from tf_multitier import strategies
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import real
+from tf_multitier._src.processes import strategies
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.training import gradient_pairs
 from tf_multitier.dynamicemb import features as inputs
 from tf_multitier.dynamicemb import optimizers
 from tf_multitier.dynamicemb import scores
@@ -22,8 +24,6 @@ from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
 from tf_multitier.dynamicemb.static_tables import StaticTables
 from tf_multitier.dynamicemb.tables import Table
 from tf_multitier.dynamicemb.tables import TablePlan
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import real
 
 
 class Collection(tf.Module):

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import nn
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier.dynamicemb import features as inputs
+from tf_multitier.dynamicemb.base_collection import Collection
 from tf_multitier.dynamicemb.configs import EmbeddingBagConfig
 from tf_multitier.dynamicemb.enums import PoolingType
-from tf_multitier.dynamicemb.base_collection import Collection
 from tf_multitier.dynamicemb.walk import find_collections
-from tf_multitier.option_values import boolean
 
 
 # {variable: keys that left and were not noted, when pop_evicted_keys was called}.

@@ -9,12 +9,12 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import integer
 from tf_multitier.dynamicemb.enums import CommType
 from tf_multitier.dynamicemb.enums import DataType
 from tf_multitier.dynamicemb.enums import member
 from tf_multitier.dynamicemb.enums import PoolingType
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import integer
 
 # What TensorFlow allows as the name of a scope, and file systems as part of a file's name.
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import instance
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.options.option_values import real
 from tf_multitier.dynamicemb.configs import Fields
 from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.enums import BoundsCheckMode
 from tf_multitier.dynamicemb.enums import ShardingType
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import instance
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import one_of
-from tf_multitier.option_values import real
 
 # Fields of TorchRec that would change what a table does: {field: what a program does instead of setting it}.
 _INSTEAD = {

@@ -15,12 +15,12 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import object_checkpoint
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable.working_folders import working_folder
 from tf_multitier.distribute import saving
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
-from tf_multitier.option_values import boolean
-from tf_multitier.working_folders import working_folder
 
 _BLOCK = 16384  # rows
 

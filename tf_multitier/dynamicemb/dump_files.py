@@ -18,8 +18,8 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
-from tf_multitier.working_folders import is_working_folder
-from tf_multitier.working_folders import sync
+from tf_multitier._src.variable.working_folders import is_working_folder
+from tf_multitier._src.variable.working_folders import sync
 
 KEYS, VALUES, SCORES, STATES = "emb_keys", "emb_values", "emb_scores", "emb_opt_values"
 COUNTED, COUNTS = "counter_keys", "counter_frequencies"

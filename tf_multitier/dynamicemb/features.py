@@ -7,9 +7,9 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import key_types
+from tf_multitier._src.options import key_types
+from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier.dynamicemb.jagged import KeyedJaggedTensor
-from tf_multitier.option_values import did_you_mean
 
 
 def of_input(

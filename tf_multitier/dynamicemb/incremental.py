@@ -8,11 +8,11 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import integer
 from tf_multitier.dynamicemb import dump_tables
 from tf_multitier.dynamicemb import scores
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import integer
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 

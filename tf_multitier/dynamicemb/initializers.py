@@ -11,9 +11,9 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.initializers import DebugInitializer
+from tf_multitier._src.options.initializers import TruncatedNormal
 from tf_multitier.dynamicemb.options import DynamicEmbInitializerArgs
-from tf_multitier.initializers import DebugInitializer
-from tf_multitier.initializers import TruncatedNormal
 
 
 def completed(args: DynamicEmbInitializerArgs, num_embeddings: int) -> DynamicEmbInitializerArgs:

@@ -17,14 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import checkpoint
-from tf_multitier import key_types
-from tf_multitier import object_checkpoint
-from tf_multitier import saver
+from tf_multitier._src.options import key_types
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saver
 from tf_multitier.distribute import saving
 from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier.dynamicemb import dump_tables as tables
 from tf_multitier.engine.rows import Rows
-from tf_multitier.option_values import boolean
 
 _PIECE_BYTES = 16 << 20
 _OF_TENSORFLOW = re.compile(r"^\{\{function_node .*?\}\} | \[Op:.*$")  # around the message of an op

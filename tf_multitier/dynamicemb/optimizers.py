@@ -19,12 +19,12 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import real
 from tf_multitier.dynamicemb.enums import EmbOptimType
 from tf_multitier.dynamicemb.enums import member
 from tf_multitier.dynamicemb.enums import SparseType
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import real
 
 _DEFAULTS = {
     "optimizer": EmbOptimType.SGD,

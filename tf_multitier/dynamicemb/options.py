@@ -14,18 +14,18 @@ import tensorflow as tf
 
 from tf_multitier import external_storage
 from tf_multitier import options as variable_options
-from tf_multitier.storage_types import StorageType
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.options.option_values import real
+from tf_multitier._src.options.storage_option import StorageOption
+from tf_multitier._src.options.storage_types import StorageType
 from tf_multitier.dynamicemb.configs import Fields
 from tf_multitier.dynamicemb.enums import DynamicEmbCheckMode
 from tf_multitier.dynamicemb.enums import DynamicEmbEvictStrategy
 from tf_multitier.dynamicemb.enums import DynamicEmbInitializerMode
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.enums import member
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import one_of
-from tf_multitier.option_values import real
-from tf_multitier.storage_option import StorageOption
 
 BUCKET_ALIGNMENT = 16
 MAX_BUCKET_CAPACITY = 2**63 - 1  # one bucket: the whole table

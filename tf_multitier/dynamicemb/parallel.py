@@ -6,7 +6,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.processes import world as worlds
 from tf_multitier.dynamicemb import planner
 from tf_multitier.dynamicemb.configs import listed
 from tf_multitier.dynamicemb.planner import DynamicEmbeddingCollectionSharder

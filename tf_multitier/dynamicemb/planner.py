@@ -12,6 +12,11 @@ import dataclasses
 import typing
 
 
+from tf_multitier._src.options.option_values import boolean
+from tf_multitier._src.options.option_values import instance
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.options.option_values import real
 from tf_multitier.dynamicemb import optimizers
 from tf_multitier.dynamicemb import sizes
 from tf_multitier.dynamicemb.collection import EmbeddingBagCollection
@@ -22,11 +27,6 @@ from tf_multitier.dynamicemb.constraints import DynamicEmbParameterConstraints
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
 from tf_multitier.dynamicemb.walk import find_collections
-from tf_multitier.option_values import boolean
-from tf_multitier.option_values import instance
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import one_of
-from tf_multitier.option_values import real
 
 
 @dataclasses.dataclass

@@ -24,11 +24,11 @@ import warnings
 
 import tensorflow as tf
 
-from tf_multitier._library import ops
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.tensorflow.library import ops
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.walk import find_collections
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import integer
 
 _CHECK = "DYNAMICEMB_CSTM_SCORE_CHECK"  # 0: set_score does not warn
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import real
 from tf_multitier.dynamicemb import initializers
 from tf_multitier.dynamicemb import options as table_options
-from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.enums import DynamicEmbScoreStrategy
 from tf_multitier.dynamicemb.enums import EmbOptimType
 from tf_multitier.dynamicemb.enums import member
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import real
+from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
 
 import tensorflow as tf
 

@@ -8,14 +8,14 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import options as variable_options
+from tf_multitier._src.options.storage_option import StorageOption
+from tf_multitier._src.variable.variable_scope import get_embedding_variable
 from tf_multitier.dynamicemb import initializers
 from tf_multitier.dynamicemb import scores
 from tf_multitier.dynamicemb import sizes
 from tf_multitier.dynamicemb.configs import EmbeddingConfig
 from tf_multitier.dynamicemb.enums import EmbOptimType
 from tf_multitier.dynamicemb.options import DynamicEmbTableOptions
-from tf_multitier.storage_option import StorageOption
-from tf_multitier.variable_scope import get_embedding_variable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,12 +8,12 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier._src.options.option_values import one_of
 from tf_multitier.engine import arguments
 from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
 from tf_multitier.engine import value_types
 from tf_multitier.engine.table import Table
-from tf_multitier.option_values import one_of
 
 
 class Group:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from tf_multitier import _engine
-from tf_multitier import option_record
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import FailedPreconditionError
+from tf_multitier._src.options import option_record
 from tf_multitier.engine import arguments
 
 OPTIONS_FILE = "instance.table"

@@ -10,7 +10,7 @@ import typing
 
 import numpy as np
 
-from tf_multitier.option_values import did_you_mean
+from tf_multitier._src.options.option_values import did_you_mean
 
 NAMES = ("int64", "uint64", "uint32")
 

@@ -13,10 +13,10 @@ import typing
 import numpy as np
 import numpy.typing as npt
 
+from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier.engine import arguments
 from tf_multitier.engine import key_types
 from tf_multitier.engine.rows import Rows
-from tf_multitier.option_values import did_you_mean
 
 
 class RowTransfer:

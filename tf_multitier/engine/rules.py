@@ -7,8 +7,8 @@ import dataclasses
 import typing
 
 from tf_multitier import _engine
+from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier.engine import arguments
-from tf_multitier.option_values import did_you_mean
 
 
 class Slot(typing.NamedTuple):

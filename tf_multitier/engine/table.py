@@ -17,7 +17,7 @@ import numpy.typing as npt
 import numpy as np
 
 from tf_multitier import _engine
-from tf_multitier import option_record
+from tf_multitier._src.options import option_record
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
 from tf_multitier.engine import rules

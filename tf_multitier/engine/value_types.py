@@ -6,7 +6,7 @@ import typing
 
 import numpy as np
 
-from tf_multitier.option_values import did_you_mean
+from tf_multitier._src.options.option_values import did_you_mean
 
 NAMES = ("float32", "bfloat16", "float16")
 

@@ -10,8 +10,8 @@ from tf_multitier import _engine
 from tf_multitier import engine
 from tf_multitier._engine import EngineError
 from tf_multitier._engine import FailedPreconditionError
+from tf_multitier._src.options.storage_option import TIERS_WITH_FILES
 from tf_multitier.engine import kept
-from tf_multitier.storage_option import TIERS_WITH_FILES
 
 _VARIABLE_FILE = "instance.variable"
 _CLAIM = re.compile(r"instance\.claim-(\d+)-(\d+)-(\w+)")

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tf_multitier import lookup
 from tf_multitier import nn
-from tf_multitier import option_values
-from tf_multitier import padding
+from tf_multitier._src.lookup import padding
+from tf_multitier._src.options import option_values
+from tf_multitier._src.options.key_types import key_type
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import Embedding
@@ -20,7 +21,6 @@ from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.layers import SERIALIZABLE
 from tf_multitier.keras.layers import value_dtype
 from tf_multitier.keras.layers import weight_names
-from tf_multitier.key_types import key_type
 
 # What a feature may say next to the name of its table.
 _SETTINGS = ("combiner", "max_ids")

@@ -18,7 +18,7 @@ import weakref
 
 import keras
 
-from tf_multitier import keras_tracking
+from tf_multitier._src.variable import keras_tracking
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import storing
 from tf_multitier.keras.rows import Rows

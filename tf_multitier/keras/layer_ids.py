@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import padding
-from tf_multitier.key_types import to_int64
+from tf_multitier._src.lookup import padding
+from tf_multitier._src.options.key_types import to_int64
 
 # From here up, a float type does not have every integer.
 _EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}

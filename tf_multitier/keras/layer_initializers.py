@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import initializers
+from tf_multitier._src.options import initializers
 from tf_multitier.keras import keras_internals
 
 

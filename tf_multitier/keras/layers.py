@@ -8,12 +8,15 @@ import typing
 import keras
 import tensorflow as tf
 
-from tf_multitier import initializers
 from tf_multitier import lookup
 from tf_multitier import optimizers as row_optimizers
-from tf_multitier import option_values
 from tf_multitier import options
-from tf_multitier import padding
+from tf_multitier._src.lookup import padding
+from tf_multitier._src.options import initializers
+from tf_multitier._src.options import option_values
+from tf_multitier._src.options.key_types import key_type
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.variable.variable_scope import get_embedding_variable
 from tf_multitier.keras import held
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
@@ -22,10 +25,7 @@ from tf_multitier.keras import option_configs
 from tf_multitier.keras import stock_arguments
 from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
-from tf_multitier.key_types import key_type
 from tf_multitier.keras.rows import Rows
-from tf_multitier.distribute import world as worlds
-from tf_multitier.variable_scope import get_embedding_variable
 
 SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
 SERIALIZABLE(initializers.TruncatedNormal)

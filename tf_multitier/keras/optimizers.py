@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
-from tf_multitier.distribute import reduced
+from tf_multitier._src.processes import reduced
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import loads

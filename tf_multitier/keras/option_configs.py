@@ -10,11 +10,11 @@ import enum
 import numbers
 import typing
 
-from tf_multitier import storage_types
-from tf_multitier import initializers
 from tf_multitier import options
-from tf_multitier.option_values import did_you_mean
-from tf_multitier.option_values import Option
+from tf_multitier._src.options import initializers
+from tf_multitier._src.options import storage_types
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import Option
 
 _CLASSES = {
     each.__name__: each

@@ -14,10 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import saved_objects
-from tf_multitier import strategies
-from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier._src.processes import strategies
+from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
+from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras import learning_rates
 from tf_multitier.keras import loads
 from tf_multitier.keras.keras_versions import Keras3Object

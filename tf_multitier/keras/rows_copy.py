@@ -14,10 +14,10 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import key_types
-from tf_multitier import object_checkpoint
-from tf_multitier import saver
-from tf_multitier._library import ops
+from tf_multitier._src.options import key_types
+from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saver
 from tf_multitier.keras import loads
 from tf_multitier.keras.optimizer_states import OptimizerState
 

@@ -7,9 +7,9 @@ import typing
 
 import keras
 
+from tf_multitier._src.variable.statistics import StatisticsWriter
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras.rows import Rows
-from tf_multitier.statistics import StatisticsWriter
 
 
 class StatisticsCallback(keras.callbacks.Callback):

@@ -24,11 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import checkpoint
-from tf_multitier import key_types
-from tf_multitier import object_checkpoint
-from tf_multitier import saver
-from tf_multitier._library import ops
-from tf_multitier.distribute.world_keys import no_save_alone
+from tf_multitier._src.options import key_types
+from tf_multitier._src.processes.world_keys import no_save_alone
+from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saver
 from tf_multitier.keras import loads
 from tf_multitier.keras import part_files
 from tf_multitier.keras.optimizer_states import OptimizerState

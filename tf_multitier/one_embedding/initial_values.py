@@ -6,7 +6,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.initializers import TruncatedNormal
+from tf_multitier._src.options.initializers import TruncatedNormal
 
 
 def _of(initializer, seed):

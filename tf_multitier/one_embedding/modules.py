@@ -24,20 +24,20 @@ import weakref
 import keras
 import tensorflow as tf
 
-from tf_multitier import key_types
 from tf_multitier import lookup
 from tf_multitier import options as variable_options
-from tf_multitier import padding
-from tf_multitier.distribute import world as worlds
+from tf_multitier._src.lookup import padding
+from tf_multitier._src.options import key_types
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.variable.variable_scope import get_embedding_variable
 from tf_multitier.one_embedding import initial_values
 from tf_multitier.one_embedding import options
 from tf_multitier.one_embedding import stores
 from tf_multitier.one_embedding import table_ids as tables_of_ids
 from tf_multitier.one_embedding.keras_layer import OneEmbedding
 from tf_multitier.one_embedding.snapshots import Snapshots
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import one_of
-from tf_multitier.variable_scope import get_embedding_variable
 
 _SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier.one_embedding")
 

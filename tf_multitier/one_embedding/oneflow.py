@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import one_embedding
+from tf_multitier._src.variable.partitioned import is_embedding_variable
 from tf_multitier.keras.optimizers import row_optimizer_of
-from tf_multitier.partitioned import is_embedding_variable
 
 
 class _UnknownName(NotImplementedError, AttributeError):

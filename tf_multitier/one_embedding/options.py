@@ -14,9 +14,9 @@ import collections.abc
 import os
 import typing
 
-from tf_multitier.option_values import integer
-from tf_multitier.option_values import one_of
-from tf_multitier.option_values import real
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.options.option_values import real
 
 # {type of an initializer: its parameters}.
 _PARAMETERS = {

@@ -21,12 +21,12 @@ import tensorflow as tf
 
 from tf_multitier import _engine
 from tf_multitier import checkpoint
-from tf_multitier import object_checkpoint
-from tf_multitier import saver
+from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saver
+from tf_multitier._src.variable.working_folders import sync
+from tf_multitier._src.variable.working_folders import working_folder
 from tf_multitier.distribute import saving
 from tf_multitier.engine.rows import Rows
-from tf_multitier.working_folders import sync
-from tf_multitier.working_folders import working_folder
 
 TABLE = "rows"
 STORAGE_DIM = "storage_dim"  # a tensor that a table writer adds

@@ -21,10 +21,10 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import storage_option
+from tf_multitier._src.options import storage_option
+from tf_multitier._src.options.option_values import integer
+from tf_multitier._src.options.storage_option import StorageOption
 from tf_multitier.one_embedding import options
-from tf_multitier.option_values import integer
-from tf_multitier.storage_option import StorageOption
 
 _BUCKETS = 1024  # of keys, whole ones of which a rank has
 

@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import checkpoint
-from tf_multitier import key_types
 from tf_multitier import options as variable_options
+from tf_multitier._src.options import key_types
+from tf_multitier._src.options.option_values import integer
 from tf_multitier.engine.rows import Rows
 from tf_multitier.one_embedding import options
 from tf_multitier.one_embedding import snapshots
-from tf_multitier.option_values import integer
 
 _MOST_ROWS = 65_536
 _FLOAT32 = "float32"

@@ -7,7 +7,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import key_types
+from tf_multitier._src.options import key_types
 
 
 def ids_of_type(where: str, ids: typing.Any, key_type: tf.DType) -> tf.Tensor:

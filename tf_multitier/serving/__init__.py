@@ -9,13 +9,13 @@ and `freeze_delta` what changed since.
 `shared_tables` lists the tables that the Sessions of this process share.
 """
 
-from tf_multitier.read_only import read_only
+from tf_multitier._src.variable.read_only import read_only
 from tf_multitier.serving.freeze import freeze
 from tf_multitier.serving.freeze import freeze_delta
 from tf_multitier.serving.model import Model
 from tf_multitier.serving.model import Version
-from tf_multitier.serving.tables import SharedTable
 from tf_multitier.serving.tables import shared_tables
+from tf_multitier.serving.tables import SharedTable
 
 __all__ = [
     "Model",

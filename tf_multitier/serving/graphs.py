@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typing
 
-from tf_multitier import option_record
-from tf_multitier import saved_objects
-from tf_multitier.handle_attrs import HANDLE_OP_TYPES
+from tf_multitier._src.options import option_record
+from tf_multitier._src.options.handle_attrs import HANDLE_OP_TYPES
+from tf_multitier._src.variable import saved_objects
 
 _OPS = {
     *HANDLE_OP_TYPES,

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.tensorflow.internals import SavedModelLoader
 from tf_multitier.checkpoint.saved import find_prefix
-from tf_multitier.option_values import did_you_mean
 from tf_multitier.serving.graphs import make_read_only
-from tf_multitier.tensorflow_internals import SavedModelLoader
 
 
 class Version:

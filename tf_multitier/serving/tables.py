@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_multitier.process_state import ProcessState
+from tf_multitier._src.variable.process_state import ProcessState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ The optimizers train embedding variables, by the engine's update rules, and ordi
 Use them like the optimizers of `tf.compat.v1.train`, which also train embedding variables.
 """
 
-from tf_multitier.saver import convert_on_restore
-from tf_multitier.saver import resize_on_restore
+from tf_multitier._src.variable.saver import convert_on_restore
+from tf_multitier._src.variable.saver import resize_on_restore
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizer
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizerV2
 from tf_multitier.train.adam_async import AdamAsyncOptimizer

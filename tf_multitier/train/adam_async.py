@@ -7,8 +7,8 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import rules
-from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier._src.tensorflow.internals import colocate_with
+from tf_multitier._src.training import rules
 from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
 
 

@@ -7,8 +7,8 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier.partitioned import embedding_variables
-from tf_multitier.statistics import StatisticsWriter
+from tf_multitier._src.variable.partitioned import embedding_variables
+from tf_multitier._src.variable.statistics import StatisticsWriter
 
 
 class StatisticsHook(tf.compat.v1.train.SessionRunHook):

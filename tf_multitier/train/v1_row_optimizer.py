@@ -8,9 +8,9 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import rules
-from tf_multitier.tensorflow_internals import is_resource_variable
-from tf_multitier.tensorflow_internals import resource_variable_ops
+from tf_multitier._src.tensorflow.internals import is_resource_variable
+from tf_multitier._src.tensorflow.internals import resource_variable_ops
+from tf_multitier._src.training import rules
 
 
 class V1RowOptimizer(tf.compat.v1.train.Optimizer):
