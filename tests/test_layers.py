@@ -1,5 +1,5 @@
-"""The layout rules. cc/: who may include whom, where TensorFlow may appear, where threads are started. tf_multitier/: no cycle among
-its modules. Tests: none sleeps. All files: no path of one machine."""
+"""The layout rules. cc/: who may include whom, where TensorFlow may appear, where threads are started. tf_multitier/: who may
+import whom, without a cycle. Tests: none sleeps. All files: no path of one machine."""
 
 import ast
 import graphlib
@@ -90,6 +90,21 @@ TABLE_PARTS = [
         "upsert",
     ),
     ("stats_json", "snapshot_together"),
+]
+
+# The rooms of tf_multitier/_src, with the public modules that lie there. A module imports its own and those before it. What is
+# in none lies above them all.
+ROOMS = [
+    ("_src.tensorflow", "launch", "_version"),
+    ("_src.options", "external_storage", "options"),
+    ("_src.worlds",),
+    ("_src.processes",),
+    ("engine",),
+    ("_src.variable",),
+    ("_src.lookup", "lookup", "nn"),
+    ("_src.training", "optimizers"),
+    ("_src.patches",),
+    ("_src.columns", "feature_column"),
 ]
 
 # Only these may include TensorFlow's headers, and nothing outside them may include theirs.
@@ -401,6 +416,23 @@ def imported_modules(module, text, modules):
     return found & set(modules) - {module}
 
 
+def room(module):
+    """The number of the room of a module."""
+    for number, places in enumerate(ROOMS):
+        if any(f"{module}.".startswith(f"tf_multitier.{place}.") for place in places):
+            return number
+    return len(ROOMS)
+
+
+def room_violations(module, text, modules):
+    """The imports of a module from rooms above its own, as a list of sentences."""
+    return [
+        f"{module}: imports {other}, which lies above"
+        for other in sorted(imported_modules(module, text, modules))
+        if room(other) > room(module)
+    ]
+
+
 def import_cycle(sources):
     """A list of modules, each imported by the one before it, whose last is its first; None where there is none.
 
@@ -414,11 +446,33 @@ def import_cycle(sources):
     return None
 
 
-def test_the_modules_of_the_package_import_each_other_without_a_cycle():
+def package_sources():
+    """{name of a module of tf_multitier: its source}."""
     paths = [p for p in repository_files() if re.match(r"tf_multitier/.*\.py$", p)]
-    modules = {p[:-3].replace("/", ".").removesuffix(".__init__"): p for p in paths}
-    assert len(modules) > 50
-    assert import_cycle({module: read(path) for module, path in modules.items()}) is None
+    return {p[:-3].replace("/", ".").removesuffix(".__init__"): read(p) for p in paths}
+
+
+def test_the_modules_of_the_package_import_each_other_without_a_cycle():
+    sources = package_sources()
+    assert len(sources) > 50 and import_cycle(sources) is None
+
+
+def test_no_room_imports_one_above_it():
+    sources = package_sources()
+    of_rooms = [module for module in sources if module.startswith("tf_multitier._src.")]
+    assert len(of_rooms) > 40 and all(room(module) < len(ROOMS) for module in of_rooms)
+    violations = [
+        each for module in sources for each in room_violations(module, sources[module], sources)
+    ]
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize("other", ["_src.lookup.exchange", "nn", "distribute.collective"])
+def test_an_import_from_a_room_above_is_found(other):
+    modules = {f"tf_multitier.{other}": ""}
+    text = f"from tf_multitier.{other} import name"
+    assert len(room_violations("tf_multitier._src.variable.queries", text, modules)) == 1
+    assert not room_violations("tf_multitier.deeprec.columns", text, modules)
 
 
 @pytest.mark.parametrize(
