@@ -15,7 +15,7 @@
 //
 // Keys are int64 in every op but those with the attr Tkeys, which also take int32, and in the table. The attr key_dtype says
 // what the variable's user gives. Python turns unsigned keys into int64 before an op and back after it: uint64 as its 64 bits,
-// uint32 extended by zeros (options/key_types.py of _src). Here the type is a property of the variable alone, which files repeat.
+// uint32 extended by zeros (_src/options/key_types.py). Here the type is a property of the variable alone, which files repeat.
 //
 // Thread-safe: all methods.
 
