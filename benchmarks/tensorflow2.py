@@ -11,6 +11,7 @@ Parts:
   fit       the same tables: Model.fit with GroupEmbedding, and a loop of a tf.function over the same dataset
   stock     Model.fit with one Embedding, and with keras.layers.Embedding of --rows rows and Keras' Adagrad
   lookup    --lookup_ids uniform ids: an embedding variable and tf.gather on a tf.Variable, each in a Session and in a tf.function
+  search    the 10 best of --rows rows for 64 queries: Retrieval, also without 100 ids for each, and tf.math.top_k over one matrix
 
 A round gives one ratio of each pair. The medians of the ratios are printed, with the middle half. See docs/benchmarks.md.
 """
@@ -36,7 +37,7 @@ import workload
 
 v1 = tf.compat.v1
 FLAGS = flags.FLAGS
-PARTS = ("grouped", "fit", "stock", "lookup")
+PARTS = ("grouped", "fit", "stock", "lookup", "search")
 flags.DEFINE_list("parts", list(PARTS), "What to measure.")
 flags.DEFINE_integer("lookup_ids", 65_536, "Ids of a step of `lookup`.", lower_bound=1)
 flags.DEFINE_integer("fit_steps", 100, "Steps of a turn of `fit`.", lower_bound=1)
@@ -334,6 +335,30 @@ def measure_lookup():
     by_session = ratio("lookup", seconds, "Session gather", "Session", "the other's")
     by_function = ratio("lookup", seconds, "function gather", "function", "the Session's, 10 %")
     return [by_session, by_function]
+
+
+# ---- the best rows of one table
+
+
+def measure_search():
+    random = np.random.default_rng(FLAGS.seed)
+    matrix = random.normal(size=(FLAGS.rows, FLAGS.dim)).astype("float32")
+    layer = multitier_keras.Embedding(FLAGS.dim)
+    layer.build()
+    for ids in np.array_split(np.arange(FLAGS.rows), FLAGS.rows // 10_000 + 1):
+        layer.embeddings.upsert(ids, matrix[ids])
+    static = tf.constant(matrix)
+    queries = tf.constant(random.normal(size=(64, FLAGS.dim)).astype("float32"))
+    seen = tf.RaggedTensor.from_tensor(random.integers(0, FLAGS.rows, (64, 100)))
+    search = tf.function(multitier_keras.Retrieval(layer, 10))
+    stock = tf.function(lambda q: tf.math.top_k(tf.matmul(q, static, transpose_b=True), 10))
+    systems = {
+        "top_k": each(lambda _: stock(queries).values.numpy()),
+        "Retrieval": each(lambda _: search(queries)[0].numpy()),
+        "Retrieval, exclude": each(lambda _: search(queries, exclude=seen)[0].numpy()),
+    }
+    seconds = turns(systems, min(2, FLAGS.steps_per_round))
+    return [ratio("search", seconds, name, "top_k", "at most 2") for name in list(systems)[1:]]
 
 
 def main(argv):

@@ -20,9 +20,10 @@ if keras.__version__.split(".")[0] != "3" or keras.backend.backend() != "tensorf
 from tf_multitier.keras.group_embedding import GroupEmbedding
 from tf_multitier.keras.layers import Embedding
 from tf_multitier.keras.optimizers import with_rows
+from tf_multitier.keras.retrieval import Retrieval
 from tf_multitier.keras.statistics import StatisticsCallback
 
-__all__ = ["Embedding", "GroupEmbedding", "StatisticsCallback", "with_rows"]
+__all__ = ["Embedding", "GroupEmbedding", "Retrieval", "StatisticsCallback", "with_rows"]
 
 
 def __dir__():
