@@ -23,7 +23,7 @@
 #include <unordered_map>
 
 #include "cc/base/hash.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {

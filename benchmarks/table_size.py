@@ -3,7 +3,7 @@ r"""Cost of one key in the engine while a table grows from 1 M to 40 M keys: loo
     python3 configure.py bench
     python benchmarks/table_size.py --plot=table_size.png
 
-Runs cc/table/embedding_table_benchmark (NumPy's own costs would blur 20 ns) and reads its JSON. Dim 16 with an Adagrad slot, 65,536
+Runs cc/table/benchmark/embedding_table_benchmark (NumPy's own costs would blur 20 ns) and reads its JSON. Dim 16 with an Adagrad slot, 65,536
 uniform keys a batch. --input takes the JSON of an earlier run instead. 40 M keys need 8 GiB of memory.
 """
 

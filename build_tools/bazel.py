@@ -11,7 +11,7 @@ from build_tools.steps import ROOT, Failure, logged, output_of, step, write_if_c
 
 PACKAGE = os.path.join(ROOT, "tf_multitier")
 
-_LIBRARIES = ["cc/kernels/_tf_multitier_ops.so", "cc/python/_engine.so"]
+_LIBRARIES = ["cc/tensorflow/_tf_multitier_ops.so", "cc/python/_engine.so"]
 
 
 def bazel(command, arguments, complaint, **kwargs):

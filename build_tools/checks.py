@@ -30,7 +30,7 @@ _TIDY_FLAGS = [
     "-Wno-unknown-warning-option",
 ]
 # Code that the analysis does not cover: it includes TensorFlow or Python.
-_NOT_ENGINE = ("cc/ops/", "cc/kernels/", "cc/python/")
+_NOT_ENGINE = ("cc/tensorflow/", "cc/python/")
 
 
 def check(fix):

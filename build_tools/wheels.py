@@ -20,7 +20,7 @@ from build_tools import bazel, environment, machine
 from build_tools.steps import ROOT, Failure, logged, output_of, say, step
 
 # The TensorFlows that wheels are built for: minor version, the release to build against, the Pythons that it has wheels for.
-# What differs between them: cc/kernels/tensorflow_versions.h in C++, tf_multitier/_src/tensorflow/sources.py in Python.
+# What differs between them: cc/tensorflow/common/tensorflow_versions.h in C++, tf_multitier/_src/tensorflow/sources.py in Python.
 TENSORFLOWS = [
     ("2.19", "2.19.1", [(3, 10), (3, 11), (3, 12)]),
     ("2.20", "2.20.0", [(3, 10), (3, 11), (3, 12), (3, 13)]),
@@ -139,7 +139,7 @@ def _build_ops(python, release, work):
     facts = dict(environment.probe_tensorflow(python))
     path = os.path.join(work, "ops-%s.so" % release)
     with step("ops for TensorFlow " + release):
-        bazel.build_one("cc/kernels/_tf_multitier_ops.so", path, facts)
+        bazel.build_one("cc/tensorflow/_tf_multitier_ops.so", path, facts)
     return path
 
 

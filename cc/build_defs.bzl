@@ -3,7 +3,7 @@
   mt_cc_library      a library of the engine: C++17, no exceptions, no TensorFlow
   mt_cc_test         a GoogleTest binary; `main` is linked in
   mt_cc_benchmark    a Google Benchmark binary; `main` is linked in; built and run only when named
-  mt_tf_library      a library that includes tensorflow/: only cc/ops and cc/kernels
+  mt_tf_library      a library that includes tensorflow/: only cc/tensorflow
   mt_tf_op_library   the shared library that tf.load_op_library opens
   mt_pybind_module   a Python extension module, without TensorFlow
   mt_engine          what these two have in common, built without TensorFlow and Python
@@ -76,7 +76,7 @@ def _sources(library, srcs, units):
     })
 
 def _path(label):
-    """Of a source, from the repository's root: "a.cc" of this package, or "//cc/table:a.cc"."""
+    """Of a source, from the repository's root: "a.cc" of this package, or "//cc/table/test:a_test.cc"."""
     return label[2:].replace(":", "/") if label.startswith("//") else native.package_name() + "/" + label
 
 def _files_of(units):

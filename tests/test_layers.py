@@ -29,68 +29,15 @@ LAYERS = [
     "partition",
     "group_lookup",
     "checkpoint_files",
-    "ops",
-    "kernels",
+    "tensorflow",
     "python",
 ]
 
-# The parts of cc/table. A file may include its own part and those before it.
-TABLE_PARTS = [
-    (
-        "absent_values",
-        "rows",
-        "row_batch.h",
-        "save_pace",
-        "budget",
-        "embedding_table.h",
-        "table_admin",
-        "table_options",
-        "table_stats",
-        "table_snapshot",
-        "key_batch",
-        "demotion_pool",
-    ),
-    (
-        "counted_keys",
-        "event",
-        "pending_words",
-        "prefetch_pins",
-        "prefetch_room",
-        "removed_keys",
-        "row_export",
-        "tier_levels",
-    ),
-    ("snapshot_copies", "snapshot_state", "changed_rows", "snapshot_marks"),
-    ("shard_common", "shard_rows", "shard_rows_inline", "shard_demotion", "shard_records", "shard"),
-    ("shard_set", "tier_stack"),
-    ("tier_budgets", "current_snapshot", "table_score", "table_base", "operation_scope"),
-    ("dropped_rows", "record_mover", "record_mover_copy"),
-    ("row_mover",),
-    ("demoter", "demoter_flush"),
-    ("tier_reader",),
-    ("apply_operation", "apply_gather", "apply_refusal", "apply_update"),
-    ("table_below",),
-    (
-        "host_table",
-        "adopt",
-        "apply",
-        "counted_bound",
-        "creation",
-        "embedding_table.cc",
-        "expiration",
-        "import",
-        "inspection",
-        "lookup",
-        "prefetch",
-        "removal",
-        "row_batch.cc",
-        "scan",
-        "snapshot",
-        "snapshot_files",
-        "upsert",
-    ),
-    ("stats_json", "snapshot_together"),
-]
+# The rooms of a folder, in the same order. Tests and benchmarks are above all of them. Those of cc/table are packages of Bazel, which
+# sees to their order.
+FOLDER_ROOMS = {
+    "tensorflow": ["ops", "common", "variable", "lookup", "checkpoint", "train", "device"],
+}
 
 # The rooms of tf_multitier/_src, with the public modules that lie there. A module imports its own and those before it. What is
 # in none lies above them all.
@@ -107,8 +54,8 @@ ROOMS = [
     ("_src.columns", "feature_column"),
 ]
 
-# Only these may include TensorFlow's headers, and nothing outside them may include theirs.
-TENSORFLOW_LAYERS = {"ops", "kernels"}
+# Only this one may include TensorFlow's headers, and nothing outside it may include its own.
+TENSORFLOW_LAYERS = {"tensorflow"}
 
 # Headers of TensorFlow's wheel, which also has those of Abseil, protobuf, Eigen and XLA.
 _TENSORFLOW = re.compile(r"^(tensorflow|tsl|xla|absl|google/protobuf|unsupported/Eigen|Eigen)/")
@@ -164,7 +111,7 @@ def include_violations(path, text):
         elif _TENSORFLOW.match(header):
             if layer not in TENSORFLOW_LAYERS:
                 found.append(
-                    f"{path}: includes {header}, but only cc/ops and cc/kernels may include TensorFlow"
+                    f"{path}: includes {header}, but only cc/tensorflow may include TensorFlow"
                 )
         elif quote == '"' and not _INSTALLED.match(header):
             found.append(
@@ -179,34 +126,17 @@ def _own_include_violations(path, layer, header):
         return [f"{path}: includes {header}, but cc/{layer} lies below cc/{other}"]
     if other in TENSORFLOW_LAYERS and layer not in TENSORFLOW_LAYERS:
         return [f"{path}: includes {header}, which needs TensorFlow"]
+    rooms = FOLDER_ROOMS.get(layer, [])
+    if layer == other and rooms:
+        room, below = path.split("/")[2], header.split("/")[2]
+        if rooms.index(below) > rooms.index(room):
+            return [
+                f"{path}: includes {header}, but cc/{layer}/{room} lies below cc/{layer}/{below}"
+            ]
     backend, other_backend = tier_backend(path), tier_backend(header)
     if backend and other_backend and backend != other_backend:
         return [f"{path}: includes {header}, but no tier includes another"]
     return []
-
-
-def table_part(path):
-    """The number of the part of cc/table that a file belongs to; None of a test, a benchmark or another folder's file."""
-    name = os.path.basename(path)
-    of_tests = r"_(test|test_util|benchmark)\.|tier_oracle"
-    if os.path.dirname(path) != "cc/table" or re.search(of_tests, name):
-        return None
-    for number, part in enumerate(TABLE_PARTS):
-        if name in part or os.path.splitext(name)[0] in part:
-            return number
-    raise AssertionError(f"{path} is in no part of cc/table")
-
-
-def table_violations(path, text):
-    """The errors in the includes of cc/table file `path` among its parts, as a list of sentences."""
-    number, found = table_part(path), []
-    for _, header in _INCLUDE.findall(text) if number is not None else []:
-        other = table_part(header)
-        if other is not None and other > number:
-            found.append(
-                f"{path}: includes {header}, but {TABLE_PARTS[number]} lies below {TABLE_PARTS[other]}"
-            )
-    return found
 
 
 def repository_files():
@@ -269,29 +199,6 @@ def test_documents_name_the_layers_in_their_order(document, names):
     else:
         found = text.replace("|", " ").split()
     assert [name.rstrip("/") for name in found] == LAYERS
-
-
-def test_the_parts_of_a_table_stand_on_each_other_without_a_cycle():
-    sources = [
-        path
-        for path in repository_files()
-        if path.startswith("cc/table/") and path.endswith(_SOURCE)
-    ]
-    violations = [violation for path in sources for violation in table_violations(path, read(path))]
-    assert len(sources) > 40 and not violations, "\n".join(violations)
-
-
-@pytest.mark.parametrize(
-    ("path", "header"),
-    [
-        ("cc/table/shard_rows.cc", "cc/table/tier_stack.h"),
-        ("cc/table/tier_stack.h", "cc/table/demoter.h"),
-        ("cc/table/row_mover.cc", "cc/table/host_table.h"),
-        ("cc/table/snapshot_marks.h", "cc/table/shard.h"),
-    ],
-)
-def test_a_part_that_includes_one_above_it_is_found(path, header):
-    assert len(table_violations(path, f'#include "{header}"\n')) == 1
 
 
 def test_threads_are_started_in_one_place():
@@ -513,11 +420,11 @@ def test_no_file_names_a_path_of_one_machine():
     "path, include, complaint",
     [
         ("cc/base/a.h", '"cc/env/env.h"', "lies below"),
-        ("cc/tier/tier.h", '"cc/table/embedding_table.h"', "lies below"),
+        ("cc/tier/tier.h", '"cc/table/api/embedding_table.h"', "lies below"),
         ("cc/tier/pmem/a.cc", '"cc/tier/ssdhash/b.h"', "no tier includes another"),
         ("cc/table/a.cc", '"tensorflow/core/framework/op.h"', "may include TensorFlow"),
         ("cc/python/a.cc", '"absl/strings/cord.h"', "may include TensorFlow"),
-        ("cc/python/a.cc", '"cc/kernels/a.h"', "needs TensorFlow"),
+        ("cc/python/a.cc", '"cc/tensorflow/common/a.h"', "needs TensorFlow"),
         ("cc/base/a.cc", '"status.h"', "named from the root"),
         ("cc/base/a.cc", '"base/status.h"', "named from the root"),
         ("cc/util/a.h", "<vector>", "not in the layout"),
@@ -536,7 +443,7 @@ def test_a_wrong_include_is_found(path, include, complaint):
         ("cc/tier/pmem/a.cc", '"cc/tier/tier.h"'),
         ("cc/tier/pmem/a.cc", '"cc/tier/pmem/a.h"'),
         ("cc/table/a.cc", '"cc/tier/pmem/a.h"'),
-        ("cc/kernels/a.cc", '"tensorflow/core/framework/op_kernel.h"'),
+        ("cc/tensorflow/common/a.cc", '"tensorflow/core/framework/op_kernel.h"'),
         ("cc/python/a.cc", "<pybind11/numpy.h>"),
         ("cc/base/a_test.cc", '"gtest/gtest.h"'),
     ],

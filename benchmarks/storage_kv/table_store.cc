@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "benchmarks/storage_kv/kv_store.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
 namespace multitier {

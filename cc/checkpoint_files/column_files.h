@@ -24,7 +24,7 @@
 #include "cc/base/status.h"
 #include "cc/env/early_writeback.h"
 #include "cc/env/env.h"
-#include "cc/table/rows.h"
+#include "cc/table/api/rows.h"
 
 namespace multitier {
 

@@ -20,7 +20,7 @@
 #include "cc/base/status.h"
 #include "cc/checkpoint_files/linked_rows.h"
 #include "cc/row/row_layout.h"
-#include "cc/table/rows.h"
+#include "cc/table/api/rows.h"
 
 namespace multitier {
 

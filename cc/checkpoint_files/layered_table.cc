@@ -12,7 +12,7 @@
 
 #include "cc/base/ieee.h"
 #include "cc/checkpoint_files/table_part.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 namespace {

@@ -15,7 +15,7 @@
 #include <memory>
 
 #include "cc/base/status.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <utility>
 
-#include "cc/table/table_test_util.h"
+#include "cc/table/test/table_test_util.h"
 
 namespace multitier::layered_table_test {
 namespace {

@@ -29,7 +29,7 @@
 #include "cc/base/new_array.h"
 #include "cc/base/status.h"
 #include "cc/row/row_layout.h"
-#include "cc/table/rows.h"
+#include "cc/table/api/rows.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
 namespace multitier {

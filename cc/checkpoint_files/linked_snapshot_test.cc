@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "cc/checkpoint_files/linked_rows.h"
-#include "cc/table/snapshot_together.h"
-#include "cc/table/storage_test_util.h"
-#include "cc/table/table_snapshot.h"
+#include "cc/table/api/table_snapshot.h"
+#include "cc/table/snapshot/snapshot_together.h"
+#include "cc/table/test/storage_test_util.h"
 
 namespace multitier::linked_snapshot_test {
 namespace {

@@ -24,7 +24,7 @@
 #include "cc/checkpoint_files/linked_rows.h"
 #include "cc/checkpoint_files/table_part.h"
 #include "cc/row/initializer.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

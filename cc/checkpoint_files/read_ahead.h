@@ -12,7 +12,7 @@
 
 #include "cc/base/status.h"
 #include "cc/checkpoint_files/part_file.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -1,12 +1,12 @@
 // A table part: the data of one table, or of one partition of a partitioned variable, in a full checkpoint. All parts of a save
-// are as of one moment: cc/table/snapshot_together.h.
+// are as of one moment: cc/table/snapshot/snapshot_together.h.
 //
 //   manifest         describes the part: JSON that people can read (docs/formats/table_part.md), in TensorFlow's bundle
 //   part file        all data (part_file.h): rows with keys, values, slots, frequencies and versions; counted keys; the initial
 //                    matrix; the Bloom filter, which is valid only for the same partition and number of partitions
 //   linked files     rows that the save did not write again: segments of the table's last tier (linked_rows.h)
 //
-// The rows come from a snapshot of the table, which is of one moment: cc/table/snapshot.cc.
+// The rows come from a snapshot of the table, which is of one moment: cc/table/host/snapshot.cc.
 //
 // Thread-safe as values.
 
@@ -22,7 +22,7 @@
 #include "cc/options/options.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -7,7 +7,7 @@
 #include "cc/group_lookup/group_lookup.h"
 #include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_above.h"
-#include "cc/table/snapshot_together.h"
+#include "cc/table/snapshot/snapshot_together.h"
 
 namespace multitier::device_group_test {
 namespace {

@@ -12,7 +12,7 @@
 #include "cc/base/prefetch.h"
 #include "cc/group_lookup/group_lookup.h"
 #include "cc/group_lookup/group_tasks.h"
-#include "cc/table/snapshot_together.h"
+#include "cc/table/snapshot/snapshot_together.h"
 
 namespace multitier {
 namespace group_internal {

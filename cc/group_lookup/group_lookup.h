@@ -1,5 +1,5 @@
 // Grouped lookup: one call looks up many tables. Also its gradients and updates. The lookup of one table, and its reads of
-// lower tiers: cc/table/lookup.cc, tier_reader.h.
+// lower tiers: cc/table/host/lookup.cc, tier_reader.h.
 //
 //   member 0   keys, rows, weights, combiner --+                               +--> pooled [batch, dim]
 //   member 1   ...                             +--> one list of tasks; --------+--> ...
@@ -48,7 +48,7 @@
 #include "cc/group_lookup/pooling.h"
 #include "cc/group_lookup/reused_array.h"
 #include "cc/partition/partition_keys.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -25,7 +25,7 @@
 #include "cc/base/hash.h"
 #include "cc/group_lookup/group_lookup.h"
 #include "cc/optimizer/update_rule.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 namespace {

@@ -15,7 +15,7 @@
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/group_lookup/pooling.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -8,7 +8,7 @@
 
 #include "cc/base/mutex.h"
 #include "cc/hbm/device_caller.h"
-#include "cc/table/storage_test_util.h"
+#include "cc/table/test/storage_test_util.h"
 
 namespace multitier::hbm::broken_device_test {
 namespace {

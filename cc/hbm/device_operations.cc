@@ -7,7 +7,7 @@
 #include "cc/hbm/device_plan.h"
 #include "cc/hbm/group_find.h"
 #include "cc/hbm/workers.h"
-#include "cc/table/snapshot_together.h"
+#include "cc/table/snapshot/snapshot_together.h"
 
 namespace multitier::hbm {
 

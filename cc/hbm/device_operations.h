@@ -41,7 +41,7 @@
 #include "cc/base/status.h"
 #include "cc/device/device.h"
 #include "cc/device/kernels/kernels.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier::hbm {
 

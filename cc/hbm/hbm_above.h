@@ -8,7 +8,7 @@
 
 #include "cc/device/device.h"
 #include "cc/hbm/device_memory.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier::hbm {
 

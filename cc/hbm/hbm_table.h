@@ -94,8 +94,8 @@
 #include "cc/hbm/device_table.h"
 #include "cc/hbm/rows_below.h"
 #include "cc/hbm/scratch.h"
-#include "cc/table/embedding_table.h"
-#include "cc/table/table_below.h"
+#include "cc/table/api/embedding_table.h"
+#include "cc/table/host/table_below.h"
 
 namespace multitier::hbm {
 

@@ -17,7 +17,7 @@
 #include "cc/device/emulated_device.h"
 #include "cc/hbm/hbm_table.h"
 #include "cc/hbm/operation.h"
-#include "cc/table/table_test_util.h"
+#include "cc/table/test/table_test_util.h"
 
 namespace multitier::hbm {
 

@@ -11,7 +11,7 @@
 
 #include "cc/hbm/device_operations.h"
 #include "cc/hbm/hbm_table.h"
-#include "cc/table/current_snapshot.h"
+#include "cc/table/marks/current_snapshot.h"
 
 namespace multitier::hbm {
 

@@ -24,7 +24,7 @@
 #include "cc/base/status.h"
 #include "cc/device/device.h"
 #include "cc/hbm/scratch.h"
-#include "cc/table/table_below.h"
+#include "cc/table/host/table_below.h"
 
 namespace multitier::hbm {
 

@@ -7,7 +7,7 @@
 //   ParseOptions     types, ranges, names, and what options demand of one another (validate.cc). Nothing is checked again
 //        |
 //        v
-//   Options          which TableOptions (cc/table/embedding_table.h) extends by what is made from it: tiers and budgets
+//   Options          which TableOptions (cc/table/api/embedding_table.h) extends by what is made from it: tiers and budgets
 //        |
 //        v
 //   OptionsToJson    the attr `options` of ops, SavedModels, kept files: what differs from the defaults, sizes as numbers

@@ -1,4 +1,4 @@
-// Expiry: which rows EmbeddingTable::Expire (cc/table/expiration.cc) removes. Expiry runs only in that call.
+// Expiry: which rows EmbeddingTable::Expire (cc/table/host/expiration.cc) removes. Expiry runs only in that call.
 
 #ifndef CC_POLICY_EXPIRY_H_
 #define CC_POLICY_EXPIRY_H_

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cc/base/span.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

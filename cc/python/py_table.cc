@@ -5,7 +5,7 @@
 #include "cc/env/env.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/options/options.h"
-#include "cc/table/stats_json.h"
+#include "cc/table/api/stats_json.h"
 
 namespace multitier {
 namespace {

@@ -17,7 +17,7 @@
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
 #include "cc/storage_types/storage.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

@@ -16,7 +16,7 @@
 #include "cc/device/kernels/kernels.h"
 #include "cc/env/env.h"
 #include "cc/hbm/hbm_above.h"
-#include "cc/table/demotion_pool.h"
+#include "cc/table/api/demotion_pool.h"
 #include "cc/tier/external/external_tier.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
 #include "cc/tier/pmem/pmem_row_memory.h"

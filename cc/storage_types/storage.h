@@ -34,7 +34,7 @@
 #include "cc/base/status.h"
 #include "cc/env/instance_dir.h"
 #include "cc/options/options.h"
-#include "cc/table/embedding_table.h"
+#include "cc/table/api/embedding_table.h"
 
 namespace multitier {
 

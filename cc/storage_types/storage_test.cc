@@ -14,7 +14,7 @@
 #include <numeric>
 
 #include "cc/base/blocked_test_util.h"
-#include "cc/table/demotion_pool.h"
+#include "cc/table/api/demotion_pool.h"
 #include "cc/tier/external/map_storage.h"
 
 namespace multitier {

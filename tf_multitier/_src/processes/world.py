@@ -10,7 +10,7 @@ Collectives of a process run in the order of its program: eagerly one after the 
 takes for a variable that each of them writes. So all exchanges share instance keys, and processes may trace their functions at different
 steps. A collective's shape is fixed for its key at its first use: the key has the number of the padded size.
 
-A watch (cc/kernels/watch_kernels.cc) bounds the time of each collective. TensorFlow's own timeouts take a thread each.
+A watch (cc/tensorflow/train/watch_kernels.cc) bounds the time of each collective. TensorFlow's own timeouts take a thread each.
 
 A graph of TensorFlow 1 has no such order. There the number of the exchange in its graph is part of the key.
 """

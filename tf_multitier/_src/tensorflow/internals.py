@@ -1,7 +1,7 @@
 """All that tf_multitier uses of TensorFlow beyond its public API. No other file of the package imports tensorflow.python.
 
 What the package assumes about the implementation of these functions is in sources.py, with a hash of each source. The
-differences between minor versions for C++ are in cc/kernels/tensorflow_versions.h.
+differences between minor versions for C++ are in cc/tensorflow/common/tensorflow_versions.h.
 """
 
 # ruff: noqa: F401  names for the other files of the package

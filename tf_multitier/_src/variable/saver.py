@@ -7,7 +7,7 @@ A checkpoint has, for a variable `<name>` in n parts (n = 1: not partitioned):
     <name>/part_<i>-of-<n>/manifest         string (of a delta: .../delta): format version, columns, number of rows, initializer, name of the file (JSON)
     <prefix>.data-<5 letters>-of-<5 letters>  one file per part: the rows, with slots, frequencies, versions, counts
 
-Saving: one op writes the files of all parts of the Saver in one process, as of one moment (cc/table/snapshot_together.h). A Saver asks
+Saving: one op writes the files of all parts of the Saver in one process, as of one moment (cc/table/snapshot/snapshot_together.h). A Saver asks
 for one part after the other, so each part joins that op's group while the graph is built, and reads its manifest afterwards. Memory
 grows neither with the tables nor with their number. TensorFlow's own clean-up, copies and SavedModels include the file because of its name. The
 checkpoint exists once TensorFlow has written its index. The machine that holds a variable must see the checkpoint's directory, as

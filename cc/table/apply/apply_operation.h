@@ -1,0 +1,156 @@
+// ApplyOperation: a batch on its way through the first two steps of an apply or an import (embedding_table.h).
+//
+//                     ok                                  Update, or the importer's own writes
+//     Gather ---------------> every entry is pinned  -------------------------------------------> rows changed, no pins
+//        '---- error -------> everything is as it was before: Undo has taken back what Gather did
+//
+// After Gather every entry of the batch (a unique key) is in one of three states:
+//
+//   kRow         a row in DRAM, pinned; uncommitted where the key had none
+//   kCountedKey  under the counter filter, below its threshold: a counted entry, pinned
+//   kNothing     not admitted by a filter that keeps no entry
+//
+// Owns the batch, the state and row of each entry, and the pins between Gather and Update. Its callers are Apply, Import,
+// PutBack and Upsert, from inside the gate; they hold no shard's lock. One thread calls it; it spreads the shards over the
+// executor itself, and takes each shard's lock once a step.
+
+#ifndef CC_TABLE_APPLY_APPLY_OPERATION_H_
+#define CC_TABLE_APPLY_APPLY_OPERATION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/executor.h"
+#include "cc/table/api/key_batch.h"
+#include "cc/table/tiering/tier_reader.h"
+
+namespace multitier {
+
+class ApplyOperation {
+ public:
+  ApplyOperation(TableBase* base, Demoter* demoter, TierReader* reader) : base_(*base), demoter_(*demoter), reader_(*reader) {}
+  ApplyOperation(const ApplyOperation&) = delete;
+  ApplyOperation& operator=(const ApplyOperation&) = delete;
+
+  struct Keys {
+    Span<const int64_t> keys;     // [n]
+    Span<const int64_t> counts;   // [n] occurrences of each; empty: 1
+    Span<const uint32_t> places;  // [n] see ApplyRequest; or empty
+    Span<const uint16_t> tables;  // [n] see ApplyRequest; or empty
+    bool distinct = false;        // the keys are distinct
+    bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
+    int64_t version = -1;         // that Update will set: a newcomer's score
+    // Where the caller has counted the accesses: the number of the first one, and how many later each key comes. 0: they are
+    // counted here, one for each position.
+    uint64_t stamp = 0;
+    Span<const uint32_t> uses;  // [n]
+  };
+  // Brings every row of the keys into DRAM and pins it. All I/O and allocation of an apply happen here. ResourceExhausted where
+  // there is no room; an error of a tier; nothing has changed then. REQUIRES: called once
+  Status Gather(const Keys& keys, Executor* executor);
+
+  // Applies the request's rule to the rows, counts the occurrences, and gives up every pin. Cannot fail.
+  // slot_offsets: of the rule's slots in a row. version: the rows' new one. step: for stochastic rounding, the number
+  // of the apply. REQUIRES: Gather was OK
+  void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, int64_t step,
+              Executor* executor);
+
+  // New keys that get no row. REQUIRES: Gather was OK
+  int64_t refused() const {
+    int64_t n = 0;
+    for (const int64_t of_shard : refused_) n += of_shard;
+    return n;
+  }
+
+  // Takes back what Gather did, in place of Update. REQUIRES: Gather was OK, with admits_all
+  void Abandon();
+
+  // For an importer, which writes the rows itself. REQUIRES: Gather was OK, with admits_all
+  const KeyBatch& batch() { return *batch_; }
+  RowHeader* row(uint32_t entry) const { return rows_[entry]; }
+  // The access number of an entry's last position; 0 where no row is ever demoted.
+  uint64_t Touched(uint32_t entry) const;
+  // The access number of the batch's first position; 0 where no row is ever demoted.
+  uint64_t stamp() const { return stamp_; }
+
+ private:
+  class Visitor;
+  enum class State : uint8_t { kNothing, kRow, kCountedKey };
+
+  int64_t Occurrences(uint32_t entry) const;
+  // InvalidArgument if a row of the entry cannot be made because its table is not known.
+  Status CheckTable(uint32_t entry) const;
+
+  // --- Gather: apply_gather.cc
+  void CountInFilter(int shard, bool add);
+  Status GatherShard(int shard);
+  // The steps of gather for one key of each sort.
+  Status GatherCounted(Shard::Locked& lock, int shard, uint32_t entry, const Found& found);
+  Status GatherAbsent(Shard::Locked& lock, int shard, const std::vector<uint32_t>& absent);
+  Status GatherBelow();
+  // Where newcomers are refused. For shards that are full: the coldest record of their lower tiers, in coldest_below_.
+  Status FindColdestBelow();
+  bool refuses_without_room() const { return base_.options.on_full == OnFull::kRefuse && !keys_.admits_all; }
+  // Whether a newcomer may be refused that the trim would drop at once. By frequency that is certain beforehand.
+  bool refuses() const {
+    const TableOptions& options = base_.options;
+    const bool by_frequency = options.drop_coldest && options.cache_strategy == Replacement::kLfu;
+    return (options.refuse_colder || by_frequency) && !keys_.admits_all;
+  }
+  // Whether `n` more rows are more than the tiers hold.
+  bool IsFull(const ShardRows& shard, size_t n) const;
+  // Whether the shard has no room beyond `coming` rows, and a new row of that frequency would be colder than all of its rows.
+  bool IsRefused(Shard::Locked& lock, int shard, int64_t frequency, size_t coming) const;
+  // Those of the entries that get a row.
+  std::vector<uint32_t> NotRefused(Shard::Locked& lock, int shard, const std::vector<uint32_t>& entries);
+  // The entries of `absent` that may have a row now, and those that are only counted.
+  void Admit(const std::vector<uint32_t>& absent, std::vector<uint32_t>* admitted, std::vector<uint32_t>* counted) const;
+  // Room for n more rows in DRAM, or the error that says why not. *taken: for how many there is room, where keys without room
+  // are refused.
+  Status TakeRoom(Shard::Locked& lock, size_t n, size_t* taken);
+  Status NoRoom(const std::string& where, uint64_t rows, uint64_t most, size_t n) const;
+  void UndoShard(int shard);
+
+  // --- Update: apply_update.cc
+  struct UpdateArguments {
+    const ApplyRequest& request;
+    const std::vector<uint32_t>& slot_offsets;
+    int64_t version;
+    int64_t step;
+  };
+  void UpdateShard(const UpdateArguments& update, int shard);
+  void CountKey(Shard::Locked& lock, uint32_t entry, int64_t version);
+
+  TableBase& base_;
+  Demoter& demoter_;
+  TierReader& reader_;
+  BorrowedKeyBatch batch_;
+  Keys keys_;
+  Status no_room_;  // the sticky error: no row may be created or promoted
+  uint64_t stamp_ = 0;
+  std::vector<RowHeader*> rows_;              // [entries] of kRow
+  std::vector<uint32_t> slots_;               // [entries] of rows_; kNoLocation where Gather did not learn it
+  std::vector<State> states_;                 // [entries]
+  std::vector<std::vector<uint32_t>> below_;  // [shards] entries that memory cannot answer
+  std::vector<Rank> coldest_below_;           // [shards] where newcomers are refused
+  std::vector<int64_t> refused_;              // [shards] new keys that get no row
+};
+
+inline int64_t ApplyOperation::Occurrences(uint32_t entry) const {
+  int64_t n = 0;
+  for (uint32_t p = batch_->first_position(entry); p != KeyBatch::kEnd; p = batch_->next(p)) {
+    n += keys_.counts.empty() ? 1 : keys_.counts[p];
+  }
+  return n;
+}
+
+inline uint64_t ApplyOperation::Touched(uint32_t entry) const {
+  if (stamp_ == 0) return 0;
+  uint32_t last = batch_->first_position(entry);
+  for (uint32_t p = last; p != KeyBatch::kEnd; p = batch_->next(p)) last = p;
+  return stamp_ + (keys_.uses.empty() ? last : keys_.uses[last]);
+}
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_APPLY_APPLY_OPERATION_H_

@@ -1,0 +1,140 @@
+// Update, the second step of an apply: see apply_operation.h. It works on memory that Gather pinned and cannot fail. Rows go
+// through it a group of 32 at a time. Meanwhile the next group's rows are fetched into the second-level cache (the rule fetches
+// them into the first), and its gradients into the first-level cache.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/base/ieee.h"
+#include "cc/base/prefetch.h"
+#include "cc/optimizer/stochastic_update.h"
+#include "cc/table/apply/apply_operation.h"
+
+namespace multitier {
+namespace {
+
+constexpr uint32_t kGroup = 32;
+constexpr size_t kRowBytesAhead = 2048;       // of each row; the hardware fetches the rest of a longer one
+constexpr size_t kGradientBytesAhead = 1024;  // of each gradient, likewise
+
+uint32_t SaturatingAdd(uint32_t a, int64_t b) {
+  return static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b), 0xffffffffu));
+}
+
+}  // namespace
+
+void ApplyOperation::Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version,
+                            int64_t step, Executor* executor) {
+  const UpdateArguments update{request, slot_offsets, version, step};
+  ParallelFor(executor, static_cast<int>(base_.shards.size()), [&](int s) {
+    const ScopedIeeeArithmetic ieee;
+    UpdateShard(update, s);
+  });
+}
+
+void ApplyOperation::CountKey(Shard::Locked& lock, uint32_t entry, int64_t version) {
+  const KeyBatch& batch = *batch_;
+  const int64_t n = Occurrences(entry);
+  const Found found = lock->Find(batch.key(entry), batch.hash(entry));
+  if (found.row != nullptr) {
+    found.row->frequency = SaturatingAdd(found.row->frequency, n);
+  } else if (n > 0) {
+    lock->SetCount(found, SaturatingAdd(found.counted->frequency, n), version);
+  }
+  lock->UnpinCounted(batch.key(entry), batch.hash(entry));
+}
+
+void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
+  const ApplyRequest& request = update.request;
+  const KeyBatch& batch = *batch_;
+  const uint32_t begin = batch.begin(s), end = batch.end(s);
+  if (begin == end) return;
+  const size_t dim = static_cast<size_t>(base_.options.dim);
+  FreedRecords freed;
+  std::vector<float> sums(kGroup * dim);
+  const float* grads[kGroup];
+  uint8_t* data[kGroup];
+  uint32_t entries[kGroup];
+  int64_t keys[kGroup];  // of stochastic rounding
+
+  Shard::Locked lock(base_.shards[s]);
+  ShardRows& shard = *lock;
+  const size_t row_bytes = std::min(sizeof(RowHeader) + shard.layout()->row_bytes(), kRowBytesAhead);
+  const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
+  const bool notes_changes = shard.notes_changes();
+  const bool has_tables = base_.absent.have_tables();
+  auto fetch = [&](uint32_t from) {
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      if (states_[e] != State::kRow) continue;
+      PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
+      if (notes_changes) shard.PrefetchChange(batch.hash(e), slots_[e]);
+      PrefetchBytes(request.grads + batch.first_position(e) * dim, gradient_bytes);
+    }
+  };
+  // A row's place in the order is at most the newest version: it needs another one only where the version is older.
+  const bool by_time = base_.options.score == Score::kTime;  // another update may have read the clock later
+  const bool gets_colder = base_.common.strategy == Replacement::kScore && update.version < base_.common.newest_version.load();
+  fetch(begin);
+  for (uint32_t from = begin; from < end; from += kGroup) {
+    fetch(from + kGroup);
+    size_t n = 0;
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      if (states_[e] == State::kNothing) continue;
+      if (states_[e] == State::kCountedKey) {
+        CountKey(lock, e, update.version);
+        continue;
+      }
+      uint32_t position = batch.first_position(e);
+      const float* grad = request.grads + position * dim;
+      if (batch.next(position) != KeyBatch::kEnd) {  // sum in batch order
+        float* sum = sums.data() + n * dim;
+        std::memcpy(sum, grad, dim * sizeof(float));
+        while ((position = batch.next(position)) != KeyBatch::kEnd) {
+          const float* g = request.grads + position * dim;
+          for (size_t i = 0; i < dim; ++i) sum[i] += g[i];
+        }
+        grad = sum;
+      }
+      grads[n] = grad;
+      data[n] = shard.BeginChange(rows_[e], batch.hash(e), slots_[e]);
+      keys[n] = batch.key(e);
+      if (has_tables && rows_[e]->has(kRowUncommitted)) {  // here, as a removal may have made it so since Gather
+        const uint16_t table = KnownTable(request.tables, batch.first_position(e));
+        base_.absent.initial().FillRows(&keys[n], &table, 1, &data[n]);
+      }
+      entries[n++] = e;
+    }
+    UpdateBatch rows;
+    rows.rows = data;
+    rows.grads = grads;
+    rows.n = n;
+    rows.dim = base_.options.dim;
+    rows.value_dtype = base_.options.value_dtype;
+    rows.slot_offsets = update.slot_offsets.data();
+    rows.hyper = request.hyper.data();
+    if (base_.options.stochastic_rounding) {
+      UpdateStochastically(*request.rule, rows, keys, update.step);
+    } else {
+      request.rule->Update(rows);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      RowHeader* row = rows_[entries[i]];
+      const int64_t occurrences = Occurrences(entries[i]);
+      if (base_.bloom != nullptr && row->has(kRowUncommitted)) {  // starts from the filter's count, which includes this batch
+        const int64_t counted = std::min<int64_t>(base_.bloom->Estimate(row->key), 0xffffffff);
+        row->frequency = static_cast<uint32_t>(counted - std::min(counted, occurrences));
+      }
+      shard.Commit(row);
+      row->frequency = SaturatingAdd(row->frequency, occurrences);
+      row->version = by_time ? std::max(row->version, update.version) : update.version;
+      shard.FinishChange(row, Touched(entries[i]), batch.num_keys(), &freed);
+      if (gets_colder) shard.Reorder(row, batch.hash(entries[i]), stamp_);
+    }
+    shard.counters.updates += static_cast<int64_t>(n);
+  }
+  shard.counters.refused += refused_[static_cast<size_t>(s)];
+  lock.Unlock();
+  base_.tiers.Free(&freed);
+}
+
+}  // namespace multitier

@@ -1,0 +1,160 @@
+// Kernels of a watch: it ends a collective that waits too long for other processes.
+//
+//   MultitierWatch                    -> watch    the executor of the step's collectives is watched while this tensor lives
+//   a collective
+//   MultitierWatched(result, watch)   -> result       the end of the watch
+//
+// TensorFlow's own timeout has a thread for each collective, which sleeps for the whole timeout, also when the collective has
+// ended. A few hundred steps per second are then tens of thousands of threads, and the process ends. One thread serves all
+// watches here. A step that fails between the two ops drops the tensor, and so its watch.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "cc/base/mutex.h"
+#include "cc/base/thread.h"
+#include "cc/tensorflow/common/op_kernel.h"
+#include "cc/tensorflow/common/status_bridge.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/collective.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace multitier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using tensorflow::CollectiveExecutor;
+using ExecutorPtr = tensorflow::core::RefCountPtr<CollectiveExecutor>;
+
+// All watches of the process, and the thread that serves them. Thread-safe.
+class Watches {
+ public:
+  using Place = std::pair<Clock::time_point, int64_t>;  // deadline, number
+
+  static Watches* Get() {
+    static auto* const watches = new Watches;
+    return watches;
+  }
+
+  // ResourceExhausted if the thread cannot start.
+  absl::Status Begin(ExecutorPtr executor, Clock::duration timeout, std::string message, Place* place) {
+    MutexLock lock(mutex_);
+    if (!started_) TF_RETURN_IF_ERROR(ToAbsl(StartThread("mt_watch", [this] { Serve(); })));
+    started_ = true;
+    *place = {Clock::now() + timeout, next_number_++};
+    watched_.emplace(*place, Watched{std::move(executor), std::move(message)});
+    if (place->first < wakes_) changed_.notify_one();
+    return absl::OkStatus();
+  }
+  void End(const Place& place) {
+    Watched ended;  // destroyed without the lock
+    MutexLock lock(mutex_);
+    const auto found = watched_.find(place);
+    if (found == watched_.end()) return;
+    ended = std::move(found->second);
+    watched_.erase(found);
+    lock.Unlock();
+  }
+
+ private:
+  struct Watched {
+    ExecutorPtr executor;
+    std::string message;
+  };
+
+  // A watch seldom reaches its deadline. So the thread sleeps until that of a watch which may have ended, and looks then.
+  void Serve() {
+    MutexLock lock(mutex_);
+    while (true) {
+      const auto now = Clock::now();
+      while (!watched_.empty() && watched_.begin()->first.first <= now) {
+        auto late = watched_.extract(watched_.begin());
+        lock.Unlock();
+        late.mapped().executor->StartAbort(absl::DeadlineExceededError(late.mapped().message));
+        late = {};  // destroyed without the lock
+        lock.Lock();
+      }
+      wakes_ = watched_.empty() ? Clock::time_point::max() : watched_.begin()->first.first;
+      if (watched_.empty()) {
+        lock.Wait(changed_);
+      } else {
+        lock.WaitUntil(changed_, wakes_);
+      }
+    }
+  }
+
+  Mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Place, Watched> watched_ MT_GUARDED_BY(mutex_);
+  Clock::time_point wakes_ MT_GUARDED_BY(mutex_) = Clock::time_point::max();  // when the thread looks again
+  int64_t next_number_ MT_GUARDED_BY(mutex_) = 0;
+  bool started_ MT_GUARDED_BY(mutex_) = false;
+};
+
+// The buffer of a watch's tensor: its life is that of the watch.
+class WatchBuffer : public tensorflow::TensorBuffer {
+ public:
+  explicit WatchBuffer(const Watches::Place& place) : TensorBuffer(&number_), number_(place.second), place_(place) {}
+  ~WatchBuffer() override { Watches::Get()->End(place_); }
+
+  size_t size() const override { return sizeof(number_); }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* proto) const override {
+    proto->set_requested_bytes(sizeof(number_));
+  }
+  const Watches::Place& place() const { return place_; }
+  // No op writes its result here.
+  bool OwnsMemory() const override { return false; }
+
+ private:
+  alignas(EIGEN_MAX_ALIGN_BYTES) int64_t number_ = 0;
+  const Watches::Place place_;
+};
+
+class WatchKernel : public OpKernel {
+ public:
+  explicit WatchKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("seconds", &seconds_));
+    OP_REQUIRES_OK(context, context->GetAttr("message", &message_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    CollectiveExecutor* executor = context->collective_executor();
+    OP_REQUIRES(context, executor != nullptr,
+                absl::FailedPreconditionError("MultitierWatch: expected a step with collectives, found one without"));
+    executor->Ref();
+    Watches::Place place;
+    const auto timeout = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
+    OP_REQUIRES_OK(context, Watches::Get()->Begin(ExecutorPtr(executor), timeout, message_, &place));
+    const tensorflow::core::RefCountPtr<WatchBuffer> buffer(new WatchBuffer(place));
+    context->set_output(0, Tensor(tensorflow::DT_INT64, {}, buffer.get()));
+  }
+
+ private:
+  float seconds_ = 0;
+  std::string message_;
+};
+
+class WatchedKernel : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* context) override {
+    // A tape may hold the tensor for longer.
+    const auto* watch = dynamic_cast<const WatchBuffer*>(tensorflow::DMAHelper::buffer(&context->input(1)));
+    OP_REQUIRES(context, watch != nullptr,
+                absl::InvalidArgumentError("MultitierWatched: watch: expected that of MultitierWatch"));
+    Watches::Get()->End(watch->place());
+    context->set_output(0, context->input(0));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierWatch").Device(tensorflow::DEVICE_CPU), WatchKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierWatched").Device(tensorflow::DEVICE_CPU), WatchedKernel);
+
+}  // namespace
+}  // namespace multitier
