@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import key_types
-from tf_multitier import option_values
-from tf_multitier.distribute.world_keys import no_world
+from tf_multitier._src.options import key_types
+from tf_multitier._src.options import option_values
+from tf_multitier._src.processes.world_keys import no_world
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.group_embedding import GroupEmbedding
