@@ -49,7 +49,7 @@ def _with_hbm(init):
 def pytest_collection_finish():
     # Not earlier: conftest.py sets TensorFlow up before the package is imported.
     from tf_multitier import engine
-    from tf_multitier._src.worlds import placement
+    from tf_multitier._src.execution import placement
 
     placement.handle_op = _counted(placement.handle_op)
     placement.owned_handle = _counted(placement.owned_handle)

@@ -44,7 +44,7 @@ FOLDER_ROOMS = {
 ROOMS = [
     ("_src.tensorflow", "launch", "_version"),
     ("_src.options", "external_storage", "options"),
-    ("_src.worlds",),
+    ("_src.execution",),
     ("_src.processes",),
     ("engine",),
     ("_src.variable",),

@@ -9,7 +9,7 @@ from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier._src.worlds import origins
+from tf_multitier._src.execution import origins
 from worlds import WORLDS
 from worlds import make_world
 from worlds import needs_eager

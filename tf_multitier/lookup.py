@@ -22,6 +22,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import exchange
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.lookup import lookup_routes
@@ -43,7 +44,6 @@ from tf_multitier._src.variable.queries import colocated
 from tf_multitier._src.variable.queries import output_type
 from tf_multitier._src.variable.queries import training_attribute
 from tf_multitier._src.variable.queries import values_of_keys
-from tf_multitier._src.worlds import placement
 
 COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -30,12 +30,12 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.training import gradient_pairs
 from tf_multitier._src.training import group_updates
 from tf_multitier._src.training import rules
 from tf_multitier._src.training import updates
-from tf_multitier._src.worlds import eager
 
 __all__ = [
     "SGD",

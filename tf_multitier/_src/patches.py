@@ -24,6 +24,7 @@ import collections.abc
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
 from tf_multitier._src.options import handle_attrs
 from tf_multitier._src.tensorflow import internals
 from tf_multitier._src.training import updates
@@ -31,7 +32,6 @@ from tf_multitier._src.variable import embedding_variable
 from tf_multitier._src.variable import keras_tracking
 from tf_multitier._src.variable import object_checkpoint
 from tf_multitier._src.variable import partitioned
-from tf_multitier._src.worlds import eager
 
 _installed = False
 _input_layer = None  # (holds_ours, run), see on_input_layer

@@ -15,6 +15,7 @@ import collections.abc
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
 from tf_multitier._src.options.key_types import as_keys
 from tf_multitier._src.processes.world_keys import no_world
 from tf_multitier._src.tensorflow.library import ops
@@ -23,7 +24,6 @@ from tf_multitier._src.variable.partitioned import is_embedding_variable
 from tf_multitier._src.variable.partitioned import StoredParts
 from tf_multitier._src.variable.queries import partition_keys
 from tf_multitier._src.variable.queries import timeout_us
-from tf_multitier._src.worlds import eager
 
 __all__ = ["prefetch_embeddings"]
 

@@ -8,8 +8,8 @@
 
 import tensorflow as tf
 
+from tf_multitier._src.execution.graph_state import refuse_eager
 from tf_multitier._src.tensorflow.internals import deprecations_silenced
-from tf_multitier._src.worlds.graph_state import refuse_eager
 from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import name_map
 from tf_multitier.deeprec import parquet

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from tf_multitier import feature_column as fc
 from tf_multitier._src.columns import fused_linear_model
+from tf_multitier._src.execution.graph_state import refuse_eager
 from tf_multitier._src.lookup import multihash
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 from tf_multitier._src.variable.variable_scope import get_embedding_variable
-from tf_multitier._src.worlds.graph_state import refuse_eager
 
 _v1 = tf.compat.v1
 

@@ -24,8 +24,8 @@ import threading
 
 import tensorflow as tf
 
+from tf_multitier._src.execution.graph_state import state_of
 from tf_multitier._src.tensorflow.internals import exception_type_from_error_code
-from tf_multitier._src.worlds.graph_state import state_of
 
 STAGE = ("make_prefetch_hook", "prefetch_join", "staged")
 TRAIN = ("mark_target_node",)

@@ -16,6 +16,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.processes import reduced
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.processes import world_steps
@@ -24,7 +25,6 @@ from tf_multitier._src.tensorflow.internals import creator_arguments
 from tf_multitier._src.tensorflow.internals import Optimizer
 from tf_multitier._src.tensorflow.internals import wrap_method
 from tf_multitier._src.variable.partitioned import is_embedding_variable
-from tf_multitier._src.worlds import graph_state
 
 _v1 = tf.compat.v1
 

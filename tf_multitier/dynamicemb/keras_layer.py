@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
-from tf_multitier._src.worlds import graph_state
+from tf_multitier._src.execution import graph_state
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.rows import _calling_optimizers

@@ -8,9 +8,9 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_multitier._src.execution import origins
 from tf_multitier._src.options.option_values import real
 from tf_multitier._src.variable.partitioned import is_embedding_variable
-from tf_multitier._src.worlds import origins
 from tf_multitier.keras import optimizers as with_rows
 from tf_multitier.keras.rows import Rows
 from tf_multitier.one_embedding.modules import Embedding

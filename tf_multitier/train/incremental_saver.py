@@ -17,11 +17,11 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution.graph_state import state_of
 from tf_multitier._src.variable import saver as _saver
 from tf_multitier._src.variable.delta_names import DELTA
 from tf_multitier._src.variable.delta_names import deltas
 from tf_multitier._src.variable.partitioned import embedding_variables
-from tf_multitier._src.worlds.graph_state import state_of
 
 v1 = tf.compat.v1
 

@@ -6,9 +6,9 @@ import os
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.variable.delta_names import deltas
-from tf_multitier._src.worlds import graph_state
 from tf_multitier.train.incremental_saver import IncrementalSaver
 
 v1 = tf.compat.v1

@@ -27,11 +27,11 @@ import tensorflow as tf
 
 from tf_multitier import options
 from tf_multitier._src import patches
+from tf_multitier._src.execution.graph_state import refuse_eager
 from tf_multitier._src.tensorflow.internals import constant_value_as_shape
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 from tf_multitier._src.tensorflow.internals import feature_column_v2
 from tf_multitier._src.variable.variable_scope import get_embedding_variable
-from tf_multitier._src.worlds.graph_state import refuse_eager
 
 _stock = tf.compat.v1.feature_column
 

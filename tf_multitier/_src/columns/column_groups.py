@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from tf_multitier._src import patches
 from tf_multitier._src.columns import column_lookups
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.lookup import side_by_side
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 from tf_multitier._src.tensorflow.internals import feature_column_v2
 from tf_multitier._src.tensorflow.internals import on_new
 from tf_multitier._src.tensorflow.internals import sequence_length_from_sparse_tensor
-from tf_multitier._src.worlds import graph_state
 
 _v1 = tf.compat.v1
 

@@ -19,6 +19,9 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
+from tf_multitier._src.execution import origins
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.lookup import group_tape
 from tf_multitier._src.lookup.lookup_member import Member
@@ -33,9 +36,6 @@ from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import queries
 from tf_multitier._src.variable import table_numbers
 from tf_multitier._src.variable.queries import on_device_of
-from tf_multitier._src.worlds import eager
-from tf_multitier._src.worlds import origins
-from tf_multitier._src.worlds import placement
 
 
 class _Home(typing.NamedTuple):

@@ -17,6 +17,10 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
+from tf_multitier._src.execution import graph_state
+from tf_multitier._src.execution import origins
+from tf_multitier._src.execution import placement
 from tf_multitier._src.tensorflow.internals import a_tape_records
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import control_flow_context
@@ -32,10 +36,6 @@ from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import recomputed
 from tf_multitier._src.variable import table_numbers
 from tf_multitier._src.variable.queries import partition_keys
-from tf_multitier._src.worlds import eager
-from tf_multitier._src.worlds import graph_state
-from tf_multitier._src.worlds import origins
-from tf_multitier._src.worlds import placement
 
 
 def _refuse_loop(name):

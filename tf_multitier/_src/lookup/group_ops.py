@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import lookup
+from tf_multitier._src.execution import origins
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import exchange
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.lookup import group_members
@@ -17,8 +19,6 @@ from tf_multitier._src.lookup import side_by_side
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.variable.queries import output_type
 from tf_multitier._src.variable.queries import training_attribute
-from tf_multitier._src.worlds import origins
-from tf_multitier._src.worlds import placement
 from tf_multitier.options import value_type
 
 

@@ -12,12 +12,12 @@ The group's gradient then uses only the marked gradients.
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.tensorflow.internals import a_tape_records
 from tf_multitier._src.tensorflow.internals import record_on_tapes
 from tf_multitier._src.tensorflow.internals import run_eagerly
 from tf_multitier._src.tensorflow.internals import unrecorded
-from tf_multitier._src.worlds import placement
 
 _MARK = "_tf_multitier_is_gradient"
 

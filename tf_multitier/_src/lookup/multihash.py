@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from tf_multitier import lookup
 from tf_multitier import nn
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.lookup import lookup_routes
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.tensorflow.internals import register_dispatchable_type
-from tf_multitier._src.worlds import graph_state
 
 _OPERATIONS = ("concat", "add", "mul")
 

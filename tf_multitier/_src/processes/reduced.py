@@ -10,8 +10,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.tensorflow.internals import EagerTensor
-from tf_multitier._src.worlds import graph_state
 
 
 _MARK = "_tf_multitier_of_world"

@@ -10,8 +10,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.processes import world as worlds
-from tf_multitier._src.worlds import graph_state
 
 
 def _handle(world, rank, name="steps"):

@@ -21,11 +21,11 @@ import numbers
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.tensorflow.internals import before_finish
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import device_scope
 from tf_multitier._src.tensorflow.internals import EagerTensor
-from tf_multitier._src.worlds import placement
 
 # A recorded update of one variable.
 #   group: the origins.GroupGradient that gives its keys. unit: the number of the variable's part in the group. member: the number

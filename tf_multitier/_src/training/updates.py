@@ -16,6 +16,9 @@ number of partitions.
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
+from tf_multitier._src.execution import origins
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.options import key_types
 from tf_multitier._src.processes import reduced
@@ -31,9 +34,6 @@ from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.training import group_updates
 from tf_multitier._src.training import rules
 from tf_multitier._src.variable import table_numbers
-from tf_multitier._src.worlds import graph_state
-from tf_multitier._src.worlds import origins
-from tf_multitier._src.worlds import placement
 
 
 def _no_variable(what):

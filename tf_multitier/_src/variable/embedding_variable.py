@@ -32,6 +32,9 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
+from tf_multitier._src.execution import graph_state
+from tf_multitier._src.execution import placement
 from tf_multitier._src.options.handle_attrs import attrs_of_handle
 from tf_multitier._src.options.handle_attrs import is_handle
 from tf_multitier._src.options.handle_attrs import TableOptions
@@ -56,9 +59,6 @@ from tf_multitier._src.variable.dense_uses import CONVERSION
 from tf_multitier._src.variable.dense_uses import no_dense
 from tf_multitier._src.variable.dense_uses import NoDenseValue
 from tf_multitier._src.variable.row_transfer import RowTransfer
-from tf_multitier._src.worlds import eager
-from tf_multitier._src.worlds import graph_state
-from tf_multitier._src.worlds import placement
 
 # Graph collections that every embedding variable joins in addition to those its caller names. Only deeprec adds one.
 MORE_COLLECTIONS: list = []

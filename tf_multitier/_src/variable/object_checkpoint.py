@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution.placement import process_of
 from tf_multitier._src.processes.world_keys import no_save_alone
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import objects_of
@@ -32,7 +33,6 @@ from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import OwnedPartitions
-from tf_multitier._src.worlds.placement import process_of
 
 _PACKAGE, _NAME = "tf_multitier", "ev"
 _OBJECT_GRAPH = (

@@ -10,6 +10,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.options.handle_attrs import TableOptions
 from tf_multitier._src.processes.world_keys import no_save_alone
 from tf_multitier._src.tensorflow.internals import CompositeTensor
@@ -24,7 +25,6 @@ from tf_multitier._src.variable.dense_uses import NoDenseValue
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariableSpec
 from tf_multitier._src.variable.row_transfer import RowTransfer
-from tf_multitier._src.worlds import graph_state
 
 
 class _RefuseGradient(CompositeTensorGradient):

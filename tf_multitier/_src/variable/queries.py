@@ -12,6 +12,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options.key_types import as_keys
 from tf_multitier._src.processes import strategies
@@ -22,7 +23,6 @@ from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import keras_tracking
 from tf_multitier._src.variable import statistics
 from tf_multitier._src.variable import table_numbers
-from tf_multitier._src.worlds import eager
 from tf_multitier.options import value_type
 
 

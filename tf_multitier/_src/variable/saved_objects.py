@@ -20,11 +20,11 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.options import option_record
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.tensorflow.internals import register_serializable
 from tf_multitier._src.tensorflow.internals import StringValue
-from tf_multitier._src.worlds import placement
 
 _NUMBERS = itertools.count()
 _PACKAGE = "tf_multitier"

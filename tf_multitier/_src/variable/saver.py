@@ -31,14 +31,14 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import eager
+from tf_multitier._src.execution import graph_state
+from tf_multitier._src.execution.placement import process_of
 from tf_multitier._src.tensorflow.internals import add_control_input
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import saver_prefix
 from tf_multitier._src.tensorflow.internals import SaveSpec
 from tf_multitier._src.tensorflow.library import ops
-from tf_multitier._src.worlds import eager
-from tf_multitier._src.worlds import graph_state
-from tf_multitier._src.worlds.placement import process_of
 
 # Partitions own ranges of this many buckets of keys.
 NUM_BUCKETS = 1024

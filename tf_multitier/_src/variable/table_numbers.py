@@ -17,8 +17,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.tensorflow.internals import EagerTensor
-from tf_multitier._src.worlds import graph_state
 
 _ATTRIBUTE = "_tf_multitier_tables"
 _MOST_LOOKUPS = 256  # of one variable between two of its updates, in eager execution

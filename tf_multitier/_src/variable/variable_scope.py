@@ -10,6 +10,8 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import options
+from tf_multitier._src.execution import eager
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.options import initializers
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options import option_record
@@ -31,8 +33,6 @@ from tf_multitier._src.variable.partitioned import StoredParts
 from tf_multitier._src.variable.read_only import is_in_place
 from tf_multitier._src.variable.read_only import is_read_only
 from tf_multitier._src.variable.saver import NUM_BUCKETS
-from tf_multitier._src.worlds import eager
-from tf_multitier._src.worlds import graph_state
 
 MAX_DIM = 2**20  # of a column of the engine
 

@@ -12,12 +12,12 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.processes import world_steps
 from tf_multitier._src.tensorflow.internals import SaveSpec
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.embedding_variable import make_variable
-from tf_multitier._src.worlds import graph_state
 
 
 class PartOfRank(EmbeddingVariable):

@@ -14,8 +14,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import graph_state
 from tf_multitier._src.tensorflow.internals import EagerTensor
-from tf_multitier._src.worlds import graph_state
 
 _ATTRIBUTE = "_tf_multitier_origin"
 

@@ -22,6 +22,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.tensorflow.internals import eager_mode
 from tf_multitier._src.tensorflow.internals import FuncGraph
 from tf_multitier._src.tensorflow.internals import is_compiled_by_xla
@@ -29,7 +30,6 @@ from tf_multitier._src.tensorflow.internals import keep_from_autograph
 from tf_multitier._src.tensorflow.internals import register_reads
 from tf_multitier._src.tensorflow.internals import set_handle_shape
 from tf_multitier._src.tensorflow.library import ops
-from tf_multitier._src.worlds import placement
 
 # Ops that change no row, frequency or version. Not in this list: queries that write (remove, expire), and queries whose result depends
 # on when they run (stats, drain).
