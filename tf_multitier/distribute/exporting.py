@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_multitier._src.tensorflow.internals import saved_model_pb2
 from tf_multitier._src.variable import object_checkpoint
-from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable.embedding_variable import make_eager_variable
 from tf_multitier._src.variable.working_folders import sync
 from tf_multitier.distribute import checkpoints
@@ -104,7 +104,7 @@ def _of_one_process(world, variables) -> Iterator[None]:
     for variable, part in zip(variables, own):
         variable._parts, variable.world = [part], None
         for index in range(1, world.size):
-            attrs = {**saved_objects.attributes_when_loaded(part), "partition_index": index}
+            attrs = {**saved_model.attributes_when_loaded(part), "partition_index": index}
             name = f"{variable.variable_name}/part_{index}"
             variable._parts.append(make_eager_variable(name, attrs, None, trainable=False))
     try:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier._src.processes import strategies
-from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras import learning_rates
@@ -251,7 +251,7 @@ class Rows(Keras3Object, keras.Variable):
         return {"embedding_variable": self.whole} if save_type == "savedmodel" else {}
 
     def _write_object_proto(self, proto: typing.Any, options: typing.Any) -> None:
-        saved_objects.write_object_proto(proto)
+        saved_model.write_object_proto(proto)
 
     def _export_to_saved_model_graph(
         self,

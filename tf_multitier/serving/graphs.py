@@ -6,7 +6,7 @@ import typing
 
 from tf_multitier._src.options import option_record
 from tf_multitier._src.options.handle_attrs import HANDLE_OP_TYPES
-from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable import saved_model
 
 _OPS = {
     *HANDLE_OP_TYPES,
@@ -32,7 +32,7 @@ def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> N
                 )  # a default is not written
                 node.attr["options"].s = _read_only(record, storage_path)
     for node in meta_graph.object_graph_def.nodes:
-        saved_objects.make_read_only(node)
+        saved_model.make_read_only(node)
 
 
 def _read_only(record, storage_path):

@@ -52,7 +52,7 @@ from tf_multitier._src.tensorflow.internals import variable_accessed
 from tf_multitier._src.tensorflow.internals import variable_pb2
 from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import recomputed
-from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.dense_uses import conversion
 from tf_multitier._src.variable.dense_uses import CONVERSION
@@ -99,7 +99,7 @@ def only_parts(name):
 _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
 
 
-@saved_objects.register(saved_objects.VARIABLE)
+@saved_model.register(saved_model.VARIABLE)
 class EmbeddingVariable(
     NoDenseValue,
     RowTransfer,
@@ -377,23 +377,23 @@ class EmbeddingVariable(
             "checkpoint saves copies of variables, and rows are not copied: save it without enable_async"
         )
 
-    # ---- SavedModel: see saved_objects.py
+    # ---- SavedModel: see saved_model.py
 
     def _write_object_proto(self, proto, options):
-        saved_objects.write_object_proto(proto)
+        saved_model.write_object_proto(proto)
 
     def _serialize_to_proto(self, object_proto=None, **kwargs):
-        return saved_objects.description(self)
+        return saved_model.description(self)
 
     @classmethod
     def _deserialize_from_proto(cls, proto=None, **kwargs):
-        name, attrs = saved_objects.read_description(proto)
+        name, attrs = saved_model.read_description(proto)
         return make_eager_variable(name, attrs, None, trainable=False, is_loaded=True)
 
     def _export_to_saved_model_graph(
         self, object_map=None, tensor_map=None, options=None, **kwargs
     ):
-        tensor_map[self.handle] = saved_objects.exported_handle(self)
+        tensor_map[self.handle] = saved_model.exported_handle(self)
         object_map[self] = self  # the traced functions that save and restore refer to this object
         return [self.handle]
 

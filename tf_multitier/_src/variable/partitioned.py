@@ -17,7 +17,7 @@ from tf_multitier._src.tensorflow.internals import CompositeTensor
 from tf_multitier._src.tensorflow.internals import CompositeTensorGradient
 from tf_multitier._src.tensorflow.internals import register_dispatchable_type
 from tf_multitier._src.tensorflow.internals import SaveableObject
-from tf_multitier._src.variable import saved_objects
+from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.dense_uses import dense_use
 from tf_multitier._src.variable.dense_uses import no_dense
@@ -222,7 +222,7 @@ class GraphPartitions(PartitionedEmbeddingVariable, CompositeTensor):
         return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
 
 
-@saved_objects.register(saved_objects.PARTITIONED)
+@saved_model.register(saved_model.PARTITIONED)
 class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Trackable):
     """A partitioned embedding variable outside of v1 graphs. Modules, tapes and checkpoints take it as the sequence of its parts."""
 
@@ -238,7 +238,7 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
     def _name_based_attribute_restore(self, checkpoint):
         saver.restore_by_name(self, checkpoint)
 
-    # ---- SavedModel: see saved_objects.py. In other checkpoints the parts are no objects of their own.
+    # ---- SavedModel: see saved_model.py. In other checkpoints the parts are no objects of their own.
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         if save_type != "savedmodel":
@@ -250,10 +250,10 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         return {name: child for name, child in children.items() if name.startswith("part_")}
 
     def _write_object_proto(self, proto, options):
-        saved_objects.write_object_proto(proto)
+        saved_model.write_object_proto(proto)
 
     def _serialize_to_proto(self, object_proto=None, **kwargs):
-        return saved_objects.description(self._parts[0])
+        return saved_model.description(self._parts[0])
 
     @classmethod
     def _deserialize_from_proto(cls, dependencies=None, **kwargs):
