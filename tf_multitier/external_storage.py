@@ -30,6 +30,8 @@ import weakref
 
 import numpy as np
 
+from tf_multitier._src.options import numpy_types
+
 __all__ = ["Storage", "check", "load", "register"]
 
 _VERSION = 1
@@ -155,7 +157,7 @@ class _Rows:
     def __init__(self, layout):
         self.row_bytes = layout.row_bytes
         columns = layout.columns[: layout.num_columns]
-        self.columns = [(c.offset, c.dim, _numpy_type(_DTYPES[c.dtype])) for c in columns]
+        self.columns = [(c.offset, c.dim, numpy_types.of_name(_DTYPES[c.dtype])) for c in columns]
         self.width = sum(dim for _, dim, _ in self.columns)
         packed = all(dtype == np.float32 for _, _, dtype in self.columns)
         self.is_packed = packed and 4 * self.width == self.row_bytes
@@ -183,14 +185,6 @@ class _Rows:
             return
         for elements, place in self._each(_array(address, np.uint8, (len(rows), self.row_bytes))):
             elements[:] = rows[:, place]
-
-
-def _numpy_type(name):
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _result(what, value, dtype, shape):

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tf_multitier._src.options import numpy_types
 from tf_multitier.checkpoint.source import key_dtype
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
-from tf_multitier.engine import key_types
-from tf_multitier.engine import value_types
 from tf_multitier.engine.rows import Rows
 
 _COLUMNS_KEY = b"tf_multitier.columns"
@@ -139,9 +138,9 @@ class _ParquetRows(RowSource):
             ]
             self.num_rows = file.metadata.num_rows
             dtype = (schema.metadata or {}).get(_DTYPE_KEY, b"float32").decode()
-            self.dtype = value_types.name_of(f"'{path}': value_dtype", dtype)
+            self.dtype = numpy_types.value_type(f"'{path}': value_dtype", dtype)
             said = (schema.metadata or {}).get(_KEY_DTYPE_KEY, b"int64").decode()
-            self.key_dtype = key_types.name_of(
+            self.key_dtype = numpy_types.key_type(
                 f"'{path}': key_dtype", said if key_dtype is None else key_dtype
             )
 
@@ -296,7 +295,7 @@ def load_npz(path: str | os.PathLike) -> Rows:
             return Rows(
                 [tuple(column) for column in json.loads(str(columns))],
                 *others,
-                dtype=value_types.name_of("value_dtype", str(dtype)),
+                dtype=numpy_types.value_type("value_dtype", str(dtype)),
             )
     except OSError:
         raise
@@ -321,7 +320,7 @@ def save_raw(rows: RowSource | Rows, directory: str | os.PathLike) -> int:
         open(values, "wb") as value_file,
     ):
         for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-            key_file.write(key_types.to_int64(block.keys).astype("<i8").tobytes())
+            key_file.write(numpy_types.to_int64(block.keys).astype("<i8").tobytes())
             value_file.write(np.ascontiguousarray(block.data[:, :dim]).astype("<f4").tobytes())
             count += len(block)
         # New values must not be found next to old keys if this process dies between the two replacements.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tf_multitier.engine import key_types
+from tf_multitier._src.options import numpy_types
 from tf_multitier.engine.rows import Rows
 
 
@@ -50,12 +50,12 @@ def value_dtype(rows: RowSource | Rows) -> str:
 
 def key_dtype(rows: RowSource | Rows) -> str:
     """The type of the keys of rows that are written."""
-    return key_types.of_array(rows.keys) if isinstance(rows, Rows) else rows.key_dtype
+    return numpy_types.of_keys(rows.keys) if isinstance(rows, Rows) else rows.key_dtype
 
 
 def check_key_type(name: str, block: Rows, expected: str) -> None:
     """ValueError if a block of rows has other keys than its source says."""
-    found = key_types.of_array(np.asarray(block.keys))
+    found = numpy_types.of_keys(np.asarray(block.keys))
     if found != expected:
         raise ValueError(
             f"'{name}': expected keys of {expected}, as its source says, found {found}"
@@ -66,7 +66,7 @@ def with_keys(rows: Rows, key_dtype: str) -> Rows:
     """The engine's rows, changed to have keys of that type."""
     for name in ("keys", "counted_keys", "removed_keys"):
         if hasattr(rows, name):
-            setattr(rows, name, key_types.from_int64(getattr(rows, name), key_dtype))
+            setattr(rows, name, numpy_types.from_int64(getattr(rows, name), key_dtype))
     return rows
 
 

@@ -7,7 +7,7 @@ import reprlib
 
 import numpy as np
 
-from tf_multitier.engine import key_types
+from tf_multitier._src.options import numpy_types
 
 _MOST_ELEMENTS = 2**20  # of a column in a row
 
@@ -135,7 +135,7 @@ def tables(values, keys, count):
 
 
 def keys(name, values, key_dtype):
-    """Integers [n] of a type of keys (key_types.py), as the int64 that the engine has."""
+    """Integers [n] of a type of keys (numpy_types.py), as the int64 that the engine has."""
     if key_dtype == "int64":
         return integers(name, values)
     array = _array(name, values)
@@ -208,7 +208,7 @@ def rows(values):
         ("counted_keys", ("counted_frequencies", "counted_versions")),
     ):
         its_keys = np.asarray(getattr(values, of))
-        arrays[of] = keys(of, its_keys, key_types.of_array(its_keys))
+        arrays[of] = keys(of, its_keys, numpy_types.of_keys(its_keys))
         for name in others:
             arrays[name] = integers(name, getattr(values, name))
             if len(arrays[name]) != len(arrays[of]):

@@ -8,11 +8,10 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier._src.options import numpy_types
 from tf_multitier._src.options.option_values import one_of
 from tf_multitier.engine import arguments
-from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
-from tf_multitier.engine import value_types
 from tf_multitier.engine.table import Table
 
 
@@ -126,7 +125,7 @@ class Group:
         self.keys = None
         if train:
             self.keys = [
-                key_types.from_int64(self._group.keys(i), table.key_dtype)
+                numpy_types.from_int64(self._group.keys(i), table.key_dtype)
                 for i, table in enumerate(tables)
             ]
         self.counts = [self._group.counts(i) for i in range(len(tables))] if train else None
@@ -135,10 +134,10 @@ class Group:
         """float32 values in the type that was asked for."""
         types = [table.value_dtype for table in self._tables]
         if output_dtype is not None:
-            types = [value_types.name_of("output_dtype", output_dtype)] * len(types)
+            types = [numpy_types.value_type("output_dtype", output_dtype)] * len(types)
         elif self._concat:
             types = [types[0] if len(set(types)) == 1 else "float32"]
-        return [value_types.as_type(v, t) for v, t in zip(values, types)]
+        return [numpy_types.as_type(v, t) for v, t in zip(values, types)]
 
     def apply(
         self,

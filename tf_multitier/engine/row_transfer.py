@@ -13,9 +13,9 @@ import typing
 import numpy as np
 import numpy.typing as npt
 
-from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options import numpy_types
+from tf_multitier._src.options.option_values import check_upsert
 from tf_multitier.engine import arguments
-from tf_multitier.engine import key_types
 from tf_multitier.engine.rows import Rows
 
 
@@ -30,7 +30,7 @@ class RowTransfer:
     def _rows(self, found):
         """The engine's rows, with keys of the table's type."""
         for name in ("keys", "counted_keys"):
-            found[name] = key_types.from_int64(found[name], self.key_dtype)
+            found[name] = numpy_types.from_int64(found[name], self.key_dtype)
         return Rows(**found)
 
     def export(self, all_columns: bool = True) -> Rows:
@@ -120,13 +120,7 @@ class RowTransfer:
           AlreadyExistsError: a key has a row, and if_exists is "error".
           ResourceExhaustedError: no room for the rows.
         """
-        for argument, found, expected in (
-            ("if_exists", if_exists, ("replace", "keep", "error")),
-            ("repeats", repeats, ("error", "last")),
-        ):
-            if found not in expected:
-                hint = did_you_mean(found, expected)
-                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}{hint}")
+        check_upsert(if_exists, repeats)
         checked = self._keys(keys)
         dims = {name: dim for name, dim, _ in self.columns}
         if not isinstance(columns, collections.abc.Mapping):
@@ -162,13 +156,13 @@ class RowTransfer:
         """
         if not isinstance(rows, Rows):
             raise ValueError(f"rows: expected Rows, found {rows!r}")
-        found = key_types.of_array(np.asarray(rows.keys))
+        found = numpy_types.of_keys(np.asarray(rows.keys))
         if found != self.key_dtype:
             raise ValueError(f"rows: expected keys of {self.key_dtype}, found {found}")
         counted = np.asarray(rows.counted_keys)
-        if counted.size and key_types.of_array(counted) not in (self.key_dtype, "int64"):
+        if counted.size and numpy_types.of_keys(counted) not in (self.key_dtype, "int64"):
             raise ValueError(
-                f"rows: expected counted keys of {self.key_dtype}, found {key_types.of_array(counted)}"
+                f"rows: expected counted keys of {self.key_dtype}, found {numpy_types.of_keys(counted)}"
             )
         self._table.import_rows(arguments.rows(rows))
 
@@ -188,7 +182,7 @@ class RowTransfer:
             since, more keys left than `removed_bytes` and the table's file hold, or `removed_bytes` is 0.
         """
         removed = self._table.removed_since(arguments.integer("version", version))
-        return key_types.from_int64(removed, self.key_dtype)
+        return numpy_types.from_int64(removed, self.key_dtype)
 
     def pop_dropped(self, rows: bool = False) -> typing.Any:
         """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
@@ -204,4 +198,4 @@ class RowTransfer:
         """
         if arguments.boolean("rows", rows):
             return self._rows(self._table.pop_dropped_rows())
-        return key_types.from_int64(self._table.pop_dropped(), self.key_dtype)
+        return numpy_types.from_int64(self._table.pop_dropped(), self.key_dtype)

@@ -12,8 +12,8 @@ import numpy as np
 from tf_multitier import _engine
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import FailedPreconditionError
+from tf_multitier._src.options import numpy_types
 from tf_multitier.engine import arguments
-from tf_multitier.engine import key_types
 from tf_multitier.engine import kept
 from tf_multitier.engine.rows import Rows
 
@@ -124,7 +124,7 @@ def _typed(keys, its, is_said, path):
             raise ValueError(
                 f"key_dtype: expected int64 or uint64 for '{path}', which has key {wrong[0]}, found uint32"
             )
-    return key_types.from_int64(keys, its)
+    return numpy_types.from_int64(keys, its)
 
 
 def _has_segments(directory):
@@ -157,7 +157,7 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
       DataLossError: the instance says uint32, and a key is not in its range.
     """
     path = arguments.path("path", path)
-    given = None if key_dtype is None else key_types.name_of("key_dtype", key_dtype)
+    given = None if key_dtype is None else numpy_types.key_type("key_dtype", key_dtype)
     files = os.path.join(path, "ssdhash")
     lock = None
     if os.path.isdir(files):

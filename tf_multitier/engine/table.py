@@ -17,11 +17,11 @@ import numpy.typing as npt
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier._src.options import numpy_types
 from tf_multitier._src.options import option_record
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
 from tf_multitier.engine import rules
-from tf_multitier.engine import value_types
 from tf_multitier.engine.row_transfer import RowTransfer
 from tf_multitier.engine.tier_control import TierControl
 
@@ -214,8 +214,8 @@ class Table(RowTransfer, TierControl):
     def _typed(self, values, output_dtype):
         """float32 values of rows in the type that was asked for."""
         if output_dtype is None:
-            return value_types.as_type(values, self._value_dtype)
-        return value_types.as_type(values, value_types.name_of("output_dtype", output_dtype))
+            return numpy_types.as_type(values, self._value_dtype)
+        return numpy_types.as_type(values, numpy_types.value_type("output_dtype", output_dtype))
 
     def lookup(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tf_multitier._src.options.numpy_types import to_int64
 from tf_multitier.checkpoint import RowSource
-from tf_multitier.engine.key_types import to_int64
 
 
 def of_keys(table: RowSource, keys: list[int]) -> list[dict]:

@@ -12,13 +12,13 @@ import numpy as np
 
 from tf_multitier import _engine
 from tf_multitier import checkpoint
+from tf_multitier._src.options.numpy_types import to_int64
 from tf_multitier._src.tensorflow.internals import saved_model_pb2
 from tf_multitier.checkpoint.chain import check_continues
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.checkpoint.writer import values_of
-from tf_multitier.engine.key_types import to_int64
 from tf_multitier.serving.graphs import make_read_only
 
 

@@ -55,6 +55,17 @@ def one_of(where, value, known):
     return value
 
 
+def check_upsert(if_exists, repeats):
+    """Checks what an upsert does with a key that has a row, and with one that is given twice."""
+    for argument, found, expected in (
+        ("if_exists", if_exists, ("replace", "keep", "error")),
+        ("repeats", repeats, ("error", "last")),
+    ):
+        if found not in expected:
+            hint = did_you_mean(found, expected)
+            raise ValueError(f"{argument}: expected one of {expected}, found {found!r}{hint}")
+
+
 def instance(where, value, classes):
     classes = classes if isinstance(classes, tuple) else (classes,)
     if not isinstance(value, classes):

@@ -18,7 +18,7 @@ import tqdm
 
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options.key_types import as_keys
-from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import check_upsert
 from tf_multitier._src.processes.world_keys import no_world
 from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import saver
@@ -299,13 +299,7 @@ class RowTransfer(DepartedRows):
           tf.errors.AlreadyExistsError, when run: a key has a row, and if_exists is "error".
           tf.errors.ResourceExhaustedError, when run: there is no room for the rows.
         """
-        for argument, found, expected in (
-            ("if_exists", if_exists, ("replace", "keep", "error")),
-            ("repeats", repeats, ("error", "last")),
-        ):
-            if found not in expected:
-                hint = did_you_mean(found, expected)
-                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}{hint}")
+        check_upsert(if_exists, repeats)
         columns = {} if values is None else {"value": values}
         if slots is not None and not isinstance(slots, collections.abc.Mapping):
             raise ValueError(
