@@ -13,7 +13,7 @@ from storage_util import WorldModel
 from storage_util import batches
 from storage_util import option
 from storage_util import started
-from test_training_equality import CASES
+from rule_cases import CASES
 
 import tf_multitier
 import worlds

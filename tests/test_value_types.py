@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import variable_util
-from test_training_equality import CASES
-from test_training_equality import reference_of
+from rule_cases import CASES
+from rule_cases import reference_of
 from worlds import make_world
 
 import tf_multitier
