@@ -3,7 +3,7 @@ r"""Steps per second of DeepRec programs: embedding variables, and the same scri
     python benchmarks/deeprec_programs.py --program=dlrm --batch=2048
     python benchmarks/deeprec_programs.py --program=din --batch=512 --systems=ev,static
 
-The programs are those of tests/deeprec_programs. Each system is a process. In each turn one runs some steps while the others are stopped
+The programs are those of tests/deeprec/zoo. Each system is a process. In each turn one runs some steps while the others are stopped
 by a signal; a round gives a ratio to `static`. Systems:
 
     static    the script with --tf on stock TensorFlow (stock_tensorflow.py): hash buckets and static variables, lines of CSV
@@ -28,7 +28,7 @@ import tempfile
 import time
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PROGRAMS = os.path.join(_ROOT, "tests", "deeprec_programs")
+_PROGRAMS = os.path.join(_ROOT, "tests", "deeprec", "zoo")
 _KINDS = {"dlrm": "criteo", "wide_and_deep": "criteo", "din": "amazon"}
 
 _TEXT = ["--parquet_dataset", "False", "--smartstaged", "False"]

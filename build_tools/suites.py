@@ -6,6 +6,7 @@
 3  matrix: named jobs, which take up to 80 minutes each on two cores
 """
 
+import glob
 import os
 
 from build_tools import bazel, environment, steps, wheels
@@ -64,6 +65,8 @@ SYSTEM = [
     "test_world_one_embedding.py",
     "test_world_sessions.py",
 ]
+
+_ATTACKS = os.path.join("tests", "attacks")
 
 # {file: the cases of it that a job runs, as pytest's -k; "" for all}.
 _V1 = {
@@ -147,13 +150,16 @@ _STRESS = [
 
 
 def path(file):
-    return os.path.join("tests", file)
+    """Where a file of tests/ is. Its name is unique."""
+    [found] = glob.glob(os.path.join(ROOT, "tests", "*", file))
+    return os.path.relpath(found, ROOT)
 
 
 def unit_files():
     """The files of tier 1."""
-    found = [name for name in os.listdir(os.path.join(ROOT, "tests")) if name.startswith("test_")]
-    return sorted(name for name in found if name not in CHECK + SYSTEM)
+    found = glob.glob(os.path.join(ROOT, "tests", "*", "test_*.py"))
+    names = {os.path.basename(file) for file in found if _ATTACKS not in file}
+    return sorted(names - set(CHECK + SYSTEM))
 
 
 def pytest(files, *options):
@@ -185,7 +191,7 @@ def over_hbm(kind, sizes, cases, folder):
     files, options = selected(cases)
     variables = dict(
         PYTHONPATH=os.pathsep.join(
-            [os.path.join(ROOT, "tests")] + [p for p in [os.environ.get("PYTHONPATH")] if p]
+            [os.path.join(ROOT, "tests", "util")] + [p for p in [os.environ.get("PYTHONPATH")] if p]
         ),
         TF_MULTITIER_DEVICE="emulated",
         TF_MULTITIER_STORAGE_TYPE=kind,
@@ -224,7 +230,7 @@ def job_gpu():
         library = os.path.join(folder, "libhost_memory_gpu.so")
         with step("the plugin of a GPU"):
             compiler = ["g++", "-O1", "-fPIC", "-shared", "-o", library]
-            folder_of_sources = os.path.join(ROOT, "tests", "host_memory_gpu")
+            folder_of_sources = os.path.join(ROOT, "tests", "hbm", "host_memory_gpu")
             source = [os.path.join(folder_of_sources, name) for name in ("plugin.cc", "kernels.cc")]
             link = ["-L" + facts["TF_MULTITIER_TF_LIBRARY_DIR"]]
             link.append("-l:" + facts["TF_MULTITIER_TF_LIBRARY"])
@@ -245,7 +251,7 @@ def job_gpu():
 
 def job_attacks():
     """tests/attacks: storage, threads and memory that fail."""
-    steps.side_by_side([("attacks", pytest(["attacks"], "-q"), {})])
+    steps.side_by_side([("attacks", pytest([], "-q", _ATTACKS), {})])
 
 
 def job_stress():

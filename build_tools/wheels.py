@@ -211,7 +211,7 @@ def _try(wheel, python, minor, pair):
 
 def _try_deeprec(wheel, facts, pair):
     """Installs the wheel with the extra `deeprec` in another environment, and runs a model as DeepRec's zoo has it."""
-    folder = _copy(os.path.join("tests", "deeprec_programs"), pair)
+    folder = _copy(os.path.join("tests", "deeprec", "zoo"), pair)
     with step("installed, a DeepRec program runs"):
         python = _new_environment(facts, os.path.join(pair, "deeprec_environment"))
         _install(python, wheel, "tensorflow,deeprec", folder)

@@ -12,12 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-for _path in (_HERE, os.path.dirname(_HERE)):
-    if _path not in sys.path:
-        sys.path.insert(0, _path)
-
-import pytest  # noqa: E402
+import pytest
+from paths import ROOT
 
 
 def pytest_configure(config):
@@ -79,7 +75,7 @@ def serve(tmp_path_factory):
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     program = folder / "serve"
-    script = os.path.join(os.path.dirname(_HERE), "examples", "serving", "build.sh")
+    script = os.path.join(ROOT, "examples", "serving", "build.sh")
     with open(folder / "serve.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():

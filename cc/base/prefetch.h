@@ -1,7 +1,7 @@
 // Prefetches of cache lines. All prefetches of the engine go through these functions.
 //
 // GCC takes a function that only prefetches for a function without effect, and removes its calls (GCC 12, from -O2 on). Here an
-// empty volatile statement stands next to each prefetch, so the calls stay. tests/test_layers.py fails where another file
+// empty volatile statement stands next to each prefetch, so the calls stay. tests/house/test_layers.py fails where another file
 // prefetches by itself.
 //
 // A prefetch of an address that is not mapped does nothing. Thread-safe.

@@ -10,7 +10,7 @@
 //
 // registry.cc lists the rules. tf_multitier/_src/training/rules.py finds the rule of a Python optimizer, with its slots and
 // hyperparameters.
-// tests/reference_rules.py has the same arithmetic in NumPy.
+// tests/util/reference_rules.py has the same arithmetic in NumPy.
 //
 // Thread-safe: rules are immutable. Update() needs exclusive access to its rows.
 

@@ -1,4 +1,4 @@
-"""kill -9 of TensorFlow programs that train and save, next to a journal of what they did. Kept tables: tests/test_killed_tables.py."""
+"""kill -9 of TensorFlow programs that train and save, next to a journal of what they did. Kept tables: tests/kept/test_killed_tables.py."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""What the public modules are made of, in rooms. A room imports those before it: ROOMS in tests/test_layers.py has the order."""
+"""What the public modules are made of, in rooms. A room imports those before it: ROOMS in tests/house/test_layers.py has the order."""

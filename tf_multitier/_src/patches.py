@@ -15,7 +15,7 @@
     checkpoint.TrackableSaver.restore        a restore of tf.train.Checkpoint
 
 If no embedding variable is involved (in input_layer: no column of a group), each wrapper only calls the original. The first
-`group_embedding_column_scope` adds one more wrapper: see column_groups.py. tests/test_import_purity.py compares stock graphs byte by
+`group_embedding_column_scope` adds one more wrapper: see column_groups.py. tests/house/test_import_purity.py compares stock graphs byte by
 byte before and after the import. _src/tensorflow/internals.py finds the wrapped functions; sources.py next to it has the hashes of their
 sources.
 """

@@ -2,7 +2,7 @@
 
 `RELIED_ON` lists functions and classes of TensorFlow. Each entry has the file of the package that depends on it, the assumption, and
 a hash of the source in the newest minor version that we know. `KNOWN` has the hashes that differ in other minor versions.
-`unknown()` compares the installed TensorFlow with both; tests/test_tensorflow_internals.py fails with its list. The test also finds
+`unknown()` compares the installed TensorFlow with both; tests/house/test_tensorflow_internals.py fails with its list. The test also finds
 private names of TensorFlow that no entry mentions.
 
 After a difference: read the new source, check that the assumption still holds, and put the new hash here. For a new minor version,
