@@ -1,22 +1,15 @@
 #include "cc/tier/leveldb/leveldb_compactor.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "cc/base/thread.h"
+#include "cc/env/env.h"
 
 namespace multitier {
 namespace {
 
 constexpr size_t kSamplesPerRange = 16;
-
-uint64_t NowMicros() {
-  struct timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
-}
 
 }  // namespace
 
@@ -30,7 +23,8 @@ bool LevelDbCompactor::Exceeds(int halves, int64_t more_bytes) const {
   const int64_t stored = database_.stored_bytes();
   MutexLock lock(mutex_);
   const int64_t base = std::max(live, left_bytes_ - removed_bytes_);
-  return stored > 2 * base + options_.allowance_bytes + halves * base / 2 + more_bytes && NowMicros() >= not_before_us_;
+  return stored > 2 * base + options_.allowance_bytes + halves * base / 2 + more_bytes &&
+         Env::Posix()->NowMicros() >= not_before_us_;
 }
 
 void LevelDbCompactor::WaitIfBehind() {
@@ -101,7 +95,7 @@ uint64_t LevelDbCompactor::CompactNext() {
     left_bytes_ = left;
     removed_bytes_ -= removed_before_;
   } else {
-    not_before_us_ = NowMicros() + options_.retry_us;
+    not_before_us_ = Env::Posix()->NowMicros() + options_.retry_us;
   }
   return BackgroundPool::kDone;
 }

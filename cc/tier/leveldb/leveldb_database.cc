@@ -14,13 +14,13 @@
 
 #include <errno.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
 #include <utility>
 
+#include "cc/env/env.h"
 #include "cc/env/posix_error.h"
 
 namespace multitier {
@@ -30,12 +30,6 @@ class NullLogger : public leveldb::Logger {
  public:
   void Logv(const char*, std::va_list) override {}
 };
-
-uint64_t NowMicros() {
-  struct timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
-}
 
 }  // namespace
 
@@ -113,7 +107,7 @@ Status LevelDbDatabase::Refusal() const {
 
 Status LevelDbDatabase::RecoverFromFailure(size_t bytes, bool at_once) {
   if (failure_.ok() || failure_.code() == StatusCode::kDataLoss) return failure_;
-  const uint64_t now = NowMicros();
+  const uint64_t now = Env::Posix()->NowMicros();
   if (!at_once && recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return Refusal();
   recovered_at_us_ = now;
   // Opening writes what the logs hold, with indexes and filters, before it deletes them.

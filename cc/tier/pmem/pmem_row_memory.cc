@@ -13,7 +13,7 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr size_t kMostSlabBytes = size_t{1} << 30;
 
 }  // namespace
 
@@ -84,7 +84,7 @@ Result<void*> PmemRowMemory::Allocate(size_t bytes) {
   for (size_t i = files_.size(); i-- > 0;) {  // the newest are the ones with room
     if (void* at = Cut(&files_[i], bytes); at != nullptr) return at;
   }
-  const size_t wanted = std::max(bytes, std::min(file_bytes_, kMaxFileBytes));
+  const size_t wanted = std::max(bytes, std::min(file_bytes_, kMostSlabBytes));
   Status added = AddFile(wanted);
   if (!added.ok() && wanted > bytes) added = AddFile(bytes);  // a smaller one may still fit
   MT_RETURN_IF_ERROR(added);
