@@ -12,7 +12,7 @@ from paths import ROOT
 
 import tf_multitier
 from tf_multitier import checkpoint
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 from tf_multitier.inspect import __main__ as inspect
 

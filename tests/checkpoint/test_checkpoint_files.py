@@ -1,4 +1,4 @@
-"""tf_multitier.checkpoint and tf_multitier.convert: rows of checkpoints, and of other systems' files, without a graph."""
+"""tf_multitier.checkpoint and its convert: rows of checkpoints, and of other systems' files, without a graph."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import checkpoint
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 from checkpoint_util import restored, trained
 

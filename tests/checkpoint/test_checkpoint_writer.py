@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import checkpoint
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 
 v1 = tf.compat.v1

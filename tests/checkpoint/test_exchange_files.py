@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tf_multitier import checkpoint
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 from tf_multitier.inspect import __main__ as inspect
 

@@ -16,7 +16,7 @@ from paths import ROOT
 import tf_multitier
 from tf_multitier import _engine
 from tf_multitier import checkpoint
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 from tf_multitier.checkpoint import __main__ as command
 from tf_multitier.checkpoint import chain as chains

@@ -18,6 +18,7 @@ from paths import environment
 from worlds import needs_eager
 
 from tf_multitier import one_embedding
+from tf_multitier.checkpoint import __main__ as command
 
 pytestmark = needs_eager
 DIM = 4
@@ -43,6 +44,10 @@ def everything(made):
     rows = made.variable.export_rows()
     order = np.argsort(rows.keys)
     return np.asarray(rows.keys)[order], np.asarray(rows.rows)[order]
+
+
+def _convert(*arguments):
+    return command.main(["convert", *map(str, arguments)])
 
 
 def same(first, second):
@@ -301,3 +306,19 @@ def test_values_of_16_bits_are_saved_and_written(dtype, tmp_path):
     train(made, optimizer, range(10))
     made.load_snapshot("w")
     same(everything(made), before)
+
+
+def test_a_snapshot_of_an_embedding_goes_out_and_comes_back(tmp_path):
+    made, _ = trained(tmp_path, [3, -3, -(2**63)])
+    made.save_snapshot("day-1")
+    expected = made.variable.export_rows()
+    out, snapshots = tmp_path / "out", tmp_path / "0-1" / "snapshots"
+    assert (
+        _convert("--from=one_embedding", snapshots / "day-1", "--to=npz", out, "--tables=user") == 0
+    )
+    assert _convert("--from=npz", out, "--to=one_embedding", snapshots / "day-2") == 0
+    made.variable.clear()
+    made.load_snapshot("day-2")
+    found = made.variable.export_rows()
+    for name in ("keys", "rows", "frequencies", "versions"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from worlds import needs_eager
 from worlds import same_bits
 

@@ -11,7 +11,7 @@
 
 `Writer` writes a checkpoint that a `Saver` restores: from rows of another system, or of another checkpoint. `load_deeprec`,
 `load_parquet`, `load_npz` and `load_raw` read rows of others, `save_parquet`, `save_npz` and `save_raw` write them.
-`python3 -m tf_multitier.convert` does the same from the command line; `python3 -m tf_multitier.inspect` shows what a
+`python3 -m tf_multitier.checkpoint convert` does the same from the command line; `python3 -m tf_multitier.inspect` shows what a
 checkpoint has. Paths are of local file systems.
 """
 

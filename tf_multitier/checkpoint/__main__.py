@@ -1,8 +1,9 @@
 """Works on checkpoints as files: python3 -m tf_multitier.checkpoint COMMAND
 
   merge SOURCE TARGET   writes a base and the deltas that continue it as one checkpoint of all rows
+  convert --from=KIND SOURCE --to=KIND TARGET   converts rows from one system's files to another's: `convert --help`
 
-SOURCE is the prefix of the base or a directory with a `checkpoint` file: with all deltas; or the prefix of a delta: with those up to
+Of merge, SOURCE is the prefix of the base or a directory with a `checkpoint` file: with all deltas; or the prefix of a delta: with those up to
 it. TARGET is the prefix of the new checkpoint. `python3 -m tf_multitier.inspect SOURCE` shows the chain before.
 Exit status: 0: done. 2: it failed, and the standard error says why. Then there is no target, and the source is as it was.
 """
@@ -14,10 +15,14 @@ import sys
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier.checkpoint import convert
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns its exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["convert"]:
+        return convert.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="tf_multitier.checkpoint",
         description=__doc__,
@@ -27,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     merge = commands.add_parser("merge", help="base and deltas to one checkpoint of all rows")
     merge.add_argument("source")
     merge.add_argument("target")
+    commands.add_parser("convert", help="rows from one system's files to another's")
     options = parser.parse_args(arguments)
     try:
         rows = checkpoint.merge(options.source, options.target)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import numpy as np
 
@@ -91,3 +93,14 @@ def concatenate(columns: list, blocks: Iterator[Rows], key_dtype: str) -> Rows:
             )
         ),
     )
+
+
+def file_name(table: str) -> str:
+    """The name of a table's file: `/` and other characters as %2F; "." and ".." are names of directories."""
+    name = quote(table, safe="")
+    return name.replace(".", "%2E") if name in (".", "..") else name
+
+
+def blocks_of(rows: RowSource | Rows) -> Iterable[Rows]:
+    """The blocks of rows that are in memory or in files."""
+    return [rows] if isinstance(rows, Rows) else rows.blocks()

@@ -16,7 +16,7 @@ says why.
 import argparse
 import sys
 
-from tf_multitier import convert
+from tf_multitier.checkpoint import convert
 from tf_multitier import engine
 from tf_multitier.inspect import collect
 from tf_multitier.inspect import plot
@@ -60,7 +60,7 @@ def _parser():
         action="append",
         default=[],
         metavar="SLOT=VALUE",
-        help="as for tf_multitier.convert (DeepRec checkpoints)",
+        help="as for tf_multitier.checkpoint convert (DeepRec checkpoints)",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the histograms")
     return parser

@@ -24,7 +24,6 @@ from tf_multitier._src.tensorflow import deeprec_command
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TOOLS = (
     "tf_multitier.checkpoint",
-    "tf_multitier.convert",
     "tf_multitier.inspect",
     "tf_multitier.tools.salvage",
 )
