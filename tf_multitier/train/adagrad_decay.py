@@ -57,8 +57,7 @@ class AdagradDecayOptimizer(V1RowOptimizer):
             )
         if global_step is None:
             raise ValueError(f"{type(self).__name__}: global_step: expected a variable, found None")
-        super().__init__(use_locking, name)
-        self._learning_rate = learning_rate
+        super().__init__(use_locking, name, learning_rate=learning_rate)
         self._global_step = global_step
         self._initial_accumulator_value = initial_accumulator_value
         self._accumulator_decay_step = accumulator_decay_step
@@ -69,14 +68,14 @@ class AdagradDecayOptimizer(V1RowOptimizer):
 
     def hyperparameters(self, var: typing.Any) -> list:
         return [
-            self._learning_rate_tensor,
+            self._tensors["learning_rate"],
             self._decay_count,
             self._accumulator_decay_rate,
             self._initial_accumulator_value,
         ]
 
     def _prepare(self):
-        self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
+        super()._prepare()
         step = self._global_step
         step = step.read_value() if is_resource_variable(step) else tf.identity(step)
         # DeepRec counts with the global step after the update.
@@ -98,7 +97,7 @@ class AdagradDecayOptimizer(V1RowOptimizer):
             tf.where(tf.broadcast_to(count > power, tf.shape(accumulator)), decayed, accumulator)
             + grad * grad
         )
-        value -= tf.cast(self._learning_rate_tensor, dtype) * grad / tf.sqrt(accumulator)
+        value -= tf.cast(self._tensors["learning_rate"], dtype) * grad / tf.sqrt(accumulator)
         return value, {"accumulator": accumulator, "accumulator_decay_power": power + due}
 
 

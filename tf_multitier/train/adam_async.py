@@ -37,18 +37,16 @@ class AdamAsyncOptimizer(V1RowOptimizer):
         use_locking: bool = False,
         name: str = "AdamAsync",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-        self._beta1, self._beta2 = beta1, beta2
+        given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        super().__init__(use_locking, name, **given)
         self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
 
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
         for var in var_list:
-            for name, value in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
-                self._create_non_slot_variable(
-                    initial_value=value, name=self._power_name(var, name), colocate_with=var
-                )
+            for beta in ("beta1", "beta2"):
+                name = self._power_name(var, f"{beta}_power")
+                self._create_non_slot_variable(self._given[beta], name, colocate_with=var)
 
     @staticmethod
     def _power_name(var, name):
@@ -62,16 +60,13 @@ class AdamAsyncOptimizer(V1RowOptimizer):
         ]
 
     def _prepare(self):
-        self._tensors = {
-            name: self._call_or_tensor(value, name) for name, value in self._given.items()
-        }
+        super()._prepare()
         self._trained = []
 
     def hyperparameters(self, var: typing.Any) -> list:
         self._trained.append(var)
-        order = ("learning_rate", "beta1", "beta2", "epsilon")
         return [
-            *[self._tensors[n] for n in order],
+            *self._tensors.values(),
             *self._beta_powers(var),
             1.0 if self._apply_sparse_rmsprop else 0.0,
         ]

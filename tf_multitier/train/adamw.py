@@ -57,15 +57,8 @@ class AdamWOptimizer(V1RowOptimizer):
     ) -> None:
         if not callable(weight_decay) and not tf.is_tensor(weight_decay) and weight_decay < 0:
             raise ValueError(f"weight_decay: expected at least 0, found {weight_decay}")
-        super().__init__(use_locking, name)
-        self._given = dict(
-            learning_rate=learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-        )
-        self._beta1, self._beta2 = beta1, beta2
+        given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        super().__init__(use_locking, name, **given, weight_decay=weight_decay)
         self._decay_var_list: typing.Any = None
         self._decaying: set[int] | None = None
 
@@ -120,8 +113,8 @@ class AdamWOptimizer(V1RowOptimizer):
 
     def _create_slots(self, var_list):
         first = min(var_list, key=lambda v: v.name)
-        for name, value in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
-            self._create_non_slot_variable(initial_value=value, name=name, colocate_with=first)
+        for beta in ("beta1", "beta2"):
+            self._create_non_slot_variable(self._given[beta], f"{beta}_power", colocate_with=first)
         super()._create_slots(var_list)
 
     def _beta_powers(self):
@@ -130,11 +123,6 @@ class AdamWOptimizer(V1RowOptimizer):
             self._get_non_slot_variable(name, graph=graph)
             for name in ("beta1_power", "beta2_power")
         ]
-
-    def _prepare(self):
-        self._tensors = {
-            name: self._call_or_tensor(value, name) for name, value in self._given.items()
-        }
 
     def hyperparameters(self, var: typing.Any) -> list:
         order = ("learning_rate", "beta1", "beta2", "epsilon")

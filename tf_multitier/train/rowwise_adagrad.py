@@ -43,8 +43,7 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
             raise ValueError(
                 f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
             )
-        super().__init__(use_locking, name)
-        self._learning_rate = learning_rate
+        super().__init__(use_locking, name, learning_rate=learning_rate)
         self._epsilon = epsilon
         self._initial_accumulator_value = initial_accumulator_value
 
@@ -52,17 +51,14 @@ class RowwiseAdagradOptimizer(V1RowOptimizer):
         return {"accumulator": self._initial_accumulator_value}
 
     def hyperparameters(self, var: typing.Any) -> list:
-        return [self._learning_rate_tensor, self._epsilon]
-
-    def _prepare(self):
-        self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
+        return [self._tensors["learning_rate"], self._epsilon]
 
     def _update_rows(self, var, value, slots, grad):
         squares = grad * grad
         if grad.shape.rank > 1:
             squares = tf.reduce_mean(squares, axis=list(range(1, grad.shape.rank)), keepdims=True)
         accumulator = slots["accumulator"] + squares
-        rate = tf.cast(self._learning_rate_tensor, grad.dtype)
+        rate = tf.cast(self._tensors["learning_rate"], grad.dtype)
         value -= rate / (tf.sqrt(accumulator) + tf.cast(self._epsilon, grad.dtype)) * grad
         return value, {"accumulator": accumulator}
 

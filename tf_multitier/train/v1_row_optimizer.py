@@ -23,6 +23,19 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
     # Name of the engine's rule.
     _RULE = ""
 
+    def __init__(self, use_locking: bool, name: str, **given: typing.Any) -> None:
+        """given: hyperparameters: numbers, tensors or callables. `_prepare` puts their tensors into `_tensors`."""
+        super().__init__(use_locking, name)
+        self._given = given
+
+    def _prepare(self):
+        self._tensors = {
+            name: tf.convert_to_tensor(
+                value() if callable(value) else value, name=name, dtype_hint=tf.float32
+            )
+            for name, value in self._given.items()
+        }
+
     def _binding(self):
         """The rules.Binding of this optimizer."""
         return rules.bound(self._RULE, lambda o, v: o.hyperparameters(v), **self._initial_values())
@@ -48,11 +61,6 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
           (new value, {name: new slot}).
         """
         raise NotImplementedError
-
-    def _call_or_tensor(self, value, name):
-        return tf.convert_to_tensor(
-            value() if callable(value) else value, name=name, dtype_hint=tf.float32
-        )
 
     def _create_slots(self, var_list):
         for var in var_list:

@@ -97,12 +97,18 @@ def ask(
     its_type = answers[0].dtype
     if its_type == tf.int32:
         answers = [tf.cast(answer, tf.int64) for answer in answers]
-    merged = tf.dynamic_stitch(question.positions, question.of_keys(answers))
+    merged = stitched(question.positions, question.of_keys(answers), keys, tail_shape)
+    return tf.cast(merged, its_type)
+
+
+def stitched(positions: list, answers: list, keys: tf.Tensor, tail_shape: tuple) -> tf.Tensor:
+    """Answers for the keys at each list of positions, in the order of `keys`: keys.shape + tail_shape."""
+    merged = tf.dynamic_stitch(positions, answers)
     merged = tf.reshape(
         merged, tf.concat([tf.shape(keys), tf.constant(tail_shape, tf.int32, [len(tail_shape)])], 0)
     )
     merged.set_shape(keys.shape.concatenate(tail_shape))
-    return tf.cast(merged, its_type)
+    return merged
 
 
 def sum_of(variable: typing.Any, keys: tf.Tensor, act: collections.abc.Callable) -> tf.Tensor:

@@ -84,12 +84,7 @@ def route(variable, keys, read, tail_shape=(), place=colocated, tables=()):
         its_tables = [tf.gather(tf.reshape(each, [-1]), its_positions) for each in tables]
         with place(part):
             answers.append(read(part, its_keys, *its_tables))
-    merged = tf.dynamic_stitch(positions, answers)
-    merged = tf.reshape(
-        merged, tf.concat([tf.shape(keys), tf.constant(tail_shape, tf.int32, [len(tail_shape)])], 0)
-    )
-    merged.set_shape(keys.shape.concatenate(tail_shape))
-    return merged
+    return world_keys.stitched(positions, answers, keys, tail_shape)
 
 
 def accessed(variable):
