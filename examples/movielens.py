@@ -72,6 +72,7 @@ class Split:
       catalogue: int64 [items], the items in them, sorted; held-out items are among these.
       item_counts: int64 [items], how often each is trained on: its popularity.
       test_users: int64 [m], sorted.
+      test_items: int64 [m], the held-out item of each.
     """
 
     def __init__(self, users, items, rng):
@@ -82,7 +83,8 @@ class Split:
         rankable = held_out & np.isin(items, self.catalogue)
         order = np.argsort(users[rankable])
         self.test_users = users[rankable][order]
-        self._targets = np.searchsorted(self.catalogue, items[rankable][order])
+        self.test_items = items[rankable][order]
+        self._targets = np.searchsorted(self.catalogue, self.test_items)
         tested = np.isin(self.users, self.test_users)
         self._seen = (np.searchsorted(self.test_users, self.users[tested]), positions[tested])
 

@@ -227,6 +227,13 @@ def test_a_keras_factorization_beats_popularity_and_is_saved(tmp_path):
     assert os.path.getsize(model) > 2 * 1500 * 64 * 4  # rows and accumulators of the users alone
 
 
+@pytest.mark.parametrize("loss", ["all", "sampled", "in_batch"])
+def test_each_softmax_retrieves_more_than_popularity(loss):
+    out = run_example("train_retrieval.py", f"--loss={loss}", "--epochs=1", "--batch_size=512")
+    [found] = re.findall(r"recall@20 ([0-9.]+)$", out, re.M)[:-1]
+    assert float(found) > 2 * number_after("popularity recall@20", out)
+
+
 # --- train_dlrm_one_embedding.py, train_deepfm_one_embedding.py -----------------------------------
 
 
