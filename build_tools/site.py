@@ -29,7 +29,7 @@ def build():
 def _copy_pages(target):
     """Copies the documents, and the files that they link to, at their places in the tree: links stay as they are."""
     shutil.rmtree(target, ignore_errors=True)
-    for page in _documents():
+    for page in documents():
         _copy(page, target)
         with open(os.path.join(ROOT, page), encoding="utf-8") as file:
             links = _LINK.findall(file.read())
@@ -39,7 +39,8 @@ def _copy_pages(target):
                 _copy(linked, target)
 
 
-def _documents():
+def documents():
+    """Paths, from the root, of all documents."""
     found = [name for name in os.listdir(ROOT) if name.endswith(".md")]
     for folder in ("benchmarks", "cc", "docs", "examples"):
         for path, _, names in os.walk(os.path.join(ROOT, folder)):

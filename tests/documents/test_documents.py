@@ -8,14 +8,7 @@ import re
 import pytest
 from paths import ROOT
 
-
-def documents():
-    """Paths, from the root, of all documents."""
-    found = [name for name in os.listdir(ROOT) if name.endswith(".md")]
-    for folder in ("docs", "benchmarks", "examples", "cc"):
-        for path, _, names in os.walk(os.path.join(ROOT, folder)):
-            found += [os.path.relpath(os.path.join(path, name), ROOT) for name in names]
-    return sorted(path for path in found if path.endswith(".md"))
+from build_tools.site import documents
 
 
 def read(path):
