@@ -60,10 +60,10 @@ with checkpoint.Writer(sys.argv[1]) as writer:
 @pytest.mark.parametrize("number, leftovers", [(signal.SIGKILL, 3), (signal.SIGINT, 0)])
 def test_a_killed_writer_leaves_no_checkpoint(tmp_path, number, leftovers):
     prefix = str(tmp_path / "model")
-    process = forks.start(["-c", _HALF_WAY, prefix], cwd=ROOT)
-    assert process.stdout.readline() == "writing\n"
-    process.send_signal(number)
-    assert process.wait() == -number
+    with forks.start(["-c", _HALF_WAY, prefix], cwd=ROOT) as process:
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(number)
+        assert process.wait() == -number
     assert len(os.listdir(tmp_path)) == leftovers
     with pytest.raises(FileNotFoundError):
         checkpoint.load(prefix)

@@ -236,13 +236,11 @@ TRAINER = textwrap.dedent(
 
 def test_rows_of_another_process_that_trains_are_refused_then_and_after_it_is_killed(tmp_path):
     kept_rows(tmp_path / "rows")
-    process = forks.start(["-c", TRAINER, tmp_path / "rows"], env=environment())
-    assert "trained" in process.stdout.readline()
-    with Reader(tmp_path / "rows") as reader:
-        with pytest.raises(tf.errors.FailedPreconditionError, match=f"process {process.pid}"):
-            reader.open()
-    process.kill()
-    process.wait()
+    with forks.start(["-c", TRAINER, tmp_path / "rows"], env=environment()) as process:
+        assert "trained" in process.stdout.readline()
+        with Reader(tmp_path / "rows") as reader:
+            with pytest.raises(tf.errors.FailedPreconditionError, match=f"process {process.pid}"):
+                reader.open()
     with Reader(tmp_path / "rows") as reader:
         with pytest.raises(
             tf.errors.FailedPreconditionError, match="expected rows that were closed"

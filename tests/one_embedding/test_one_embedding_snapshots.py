@@ -1,5 +1,6 @@
 """Snapshots of embeddings, and the readers and writers of their rows."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -160,13 +161,10 @@ def test_kill_9_leaves_whole_snapshots_alone(tmp_path):
     environ = environment(TF_CPP_MIN_LOG_LEVEL="3")
     for delay in (0.0, 0.013, 0.05):
         path = tmp_path / str(delay)
-        child = forks.start(["-c", _CHILD, path], env=environ)
-        assert child.stdout.readline() == "saved\n"
-        try:
-            child.wait(delay)
-        except subprocess.TimeoutExpired:
-            child.kill()
-        child.wait()
+        with forks.start(["-c", _CHILD, path], env=environ) as child:
+            assert child.stdout.readline() == "saved\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(delay)
         made = embedding(path, tables_of(1), DIM)
         assert "whole" in made.snapshots()
         for name in made.snapshots():

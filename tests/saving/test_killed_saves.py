@@ -89,16 +89,12 @@ def test_the_next_save_in_the_folder_deletes_what_a_killed_one_left(save, tmp_pa
 def test_a_save_that_runs_keeps_its_files_until_its_process_is_killed(tmp_path):
     leave(tmp_path / "trial.data-abcde-of-fghij")
     prefix = str(tmp_path / "killed-1")
-    child = forks.start(["-c", _CHILD, prefix], env=dict(os.environ, PYTHONPATH=ROOT))
-    try:
+    with forks.start(["-c", _CHILD, prefix], env=dict(os.environ, PYTHONPATH=ROOT)) as child:
         assert child.stdout.readline() == "written\n"
         files = rows_of(prefix)
         assert files
         first = saved_by_a_manager(tmp_path, 1)
         assert rows_of(prefix) == files and not rows_of(tmp_path / "trial")
-    finally:
-        child.kill()
-        child.wait()
     assert rows_of(prefix) == files
     second = saved_by_a_manager(tmp_path, 2)
     assert not rows_of(prefix) and rows_of(first) and rows_of(second)

@@ -46,7 +46,7 @@ def run(arguments, env=None, cwd=None, timeout=300):
 
 
 def start(arguments, env=None, cwd=None):
-    """A Program with pipes of text, `stdin` and `stdout`, that runs. It ends when it is waited for or killed."""
+    """A Program with pipes of text, `stdin` and `stdout`, that runs. The end of its block, if it has one, kills it."""
     pipes = [os.pipe(), os.pipe()]
     with os.fdopen(pipes[0][0]) as theirs, os.fdopen(pipes[1][1], "w") as ours:
         program = Program(arguments, env, cwd, [theirs, ours, sys.__stderr__])
@@ -73,6 +73,13 @@ class Program:
         socket.send_fds(self._connection, [size], [file.fileno() for file in files])
         self._connection.sendall(request)
         self.pid = self._number()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.kill()
+        self.wait()
 
     def _number(self):
         """The next line of the process that forks."""
