@@ -1,4 +1,4 @@
-"""Cases of pooled lookups, their gradients and max_norm on a device of type GPU, as gpu_cases.py."""
+"""Cases of pooled lookups, of max_norm, and of gradients, on a device of type GPU, as gpu_cases.py."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from gpu_cases import soft_session
 from gpu_cases import variable
 from variable_util import sparse
 
+from tf_multitier import nn
 from tf_multitier._src.tensorflow.library import ops
 
 v1 = tf.compat.v1
@@ -131,3 +132,37 @@ def test_bad_input_of_a_pooled_lookup_is_refused(rows, weights, batch, message, 
         session.run(v1.global_variables_initializer())
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             session.run(pooled)
+
+
+def gradients_of_steps(kind, device, path):
+    """The gradients, and the values of a grouped lookup, of an eager step and of the same step in a function."""
+    with tf.device(device):
+        ev = variable("ev", kind, path)
+    assert ev.handle.device.endswith(device[1:])
+    keys = tf.constant([3, 4, 3], tf.int64)
+    ids = tf.RaggedTensor.from_row_splits(keys, [0, 1, 3])
+
+    def step():
+        with tf.GradientTape() as tape:
+            (pooled,) = nn.group_embedding_lookup_sparse([ev], [ids], ["sum"])
+            values = tf.nn.embedding_lookup(ev, keys)
+            loss = tf.reduce_sum(tf.square(values)) + tf.reduce_sum(tf.square(pooled))
+        return tape.gradient(loss, ev).values, pooled
+
+    return [tensor.numpy() for run in (step, tf.function(step)) for tensor in run()]
+
+
+def test_gradients_of_eager_steps_and_functions_equal_those_of_the_cpu(tmp_path):
+    found = gradients_of_steps("HBM_DRAM", "/GPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))
+
+
+def test_a_variable_with_hbm_on_the_cpu_has_gradients_in_steps_outside_of_its_device(tmp_path):
+    found = gradients_of_steps("HBM_DRAM", "/CPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))
+
+
+def test_a_variable_on_a_gpu_has_gradients_in_steps_on_the_cpu(tmp_path):
+    with tf.device("/CPU:0"):
+        found = gradients_of_steps("HBM_DRAM", "/GPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))
