@@ -24,7 +24,7 @@ def test_each_file_that_a_tier_or_a_job_names_exists():
 
 def test_each_file_is_in_one_tier():
     tiers = [*suites.CHECK, *suites.SYSTEM, *suites.unit_files()]
-    files = glob.glob(os.path.join(ROOT, "tests", "*", "test_*.py"))
+    files = glob.glob(os.path.join(ROOT, "tests", "**", "test_*.py"), recursive=True)
     names = map(os.path.basename, files)
     assert sorted(tiers) == sorted(name for name in names if not name.startswith("test_attack_"))
 
