@@ -209,7 +209,7 @@ def test_a_stock_optimizer_without_a_row_optimizer_is_refused_naming_both_ways(n
 
 @pytest.mark.parametrize("name", ["user id", "a:b", ""])
 def test_a_feature_name_that_no_variable_may_have_is_refused(name):
-    with pytest.raises(ValueError, match=f"expected names of features of .*found '{name}'"):
+    with pytest.raises(ValueError, match=f"expected names of features and tables .*found '{name}'"):
         kt.GroupEmbedding({"a": {"output_dim": 2}, name: {"output_dim": 2}})
 
 
