@@ -259,3 +259,32 @@ def test_models_and_summaries_count_the_rows_of_their_layers(tmp_path):
     assert rows.shape == (count, 4) == tuple(layer.weights[0].shape) and rows.size == 4 * count
     shape = tf.function(lambda: tf.constant(layer.weights[0].shape[0] is None))
     assert shape()  # a function knows no number of rows
+
+
+@pytest.mark.parametrize("partitions, dtype", [(1, "float32"), (2, "bfloat16")])
+def test_weights_of_a_stock_embedding_become_rows(partitions, dtype, tmp_path):
+    """Row i is of id i."""
+
+    def model(embedding):
+        inputs = keras.Input((5,), dtype="int64")
+        pooled = keras.layers.GlobalAveragePooling1D()(embedding(inputs))
+        return keras.Model(inputs, keras.layers.Dense(1)(pooled))
+
+    stock = model(keras.layers.Embedding(100, 4))
+    stock.compile("adam", "mse")
+    stock.fit(IDS, LABELS, verbose=0)
+    option = tf_multitier.EmbeddingVariableOption(value_dtype=dtype)
+    layer = multitier_keras.Embedding(4, partitions=partitions, ev_option=option)
+    ours = model(layer)
+    stock.save_weights(tmp_path / "stock.weights.h5")
+    ours.load_weights(tmp_path / "stock.weights.h5")
+    ids = np.arange(100)
+    matrix = stock.get_weights()[0]
+    same_bits(tf.cast(layer(ids), tf.float32), tf.cast(tf.cast(matrix, dtype), tf.float32))
+    assert layer.count_params() == matrix.size
+    tolerance = 1e-6 if dtype == "float32" else 1e-2
+    found, expected = (each.predict(IDS, verbose=0) for each in (ours, stock))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+    with pytest.raises(ValueError, match=r"weights of shape \[rows, 4\], found \[3, 5\]"):
+        layer.load_own_variables({"0": np.ones([3, 5], np.float32)})
+    assert layer.count_params() == matrix.size

@@ -19,6 +19,7 @@ import weakref
 import keras
 
 from tf_multitier._src.variable import keras_tracking
+from tf_multitier.keras import dense_weights
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import storing
 from tf_multitier.keras.rows import Rows
@@ -97,11 +98,21 @@ def save(layer: typing.Any, save_others: typing.Any, store: typing.Any) -> None:
 
 
 def load(layer: typing.Any, load_others: typing.Any, store: typing.Any) -> None:
-    """`load_own_variables` of a layer, for what `save` wrote."""
+    """`load_own_variables` of a layer, for what `save` wrote, or keras.layers.Embedding."""
+    if list(store.keys()) == ["0"] and _is_one_table(layer):
+        parts = layer._rows[0].whole.parts
+        dense_weights.replace(parts, store["0"], f"layer '{layer.name}'")
+        return
     others = [key for key in list(store.keys()) if not storing.is_of_rows(key)]
     with _without_rows(layer) as rows:
         load_others({key: store[key] for key in others})
     storing.load(rows, store, layer.name)
+
+
+def _is_one_table(layer):
+    """Whether the rows of one table are all the weights that a built layer of ours has."""
+    rows = getattr(layer, "_rows", [])
+    return len({id(one.whole) for one in rows}) == 1 and len(rows) == len(layer.weights)
 
 
 @contextlib.contextmanager

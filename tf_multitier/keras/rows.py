@@ -223,7 +223,8 @@ class Rows(Keras3Object, keras.Variable):
     def _replace(self, copy):
         if not isinstance(copy, RowsCopy):
             raise ValueError(
-                f"rows of {self._owner}: expected what get_weights() returned, found an array of shape {copy.shape}"
+                f"rows of {self._owner}: expected what get_weights() returned, found an array of shape {copy.shape}: write the matrix "
+                "of a keras.layers.Embedding by upsert(ids, values) of the layer's tables, or load its file by load_weights"
             )
         with loads.together():
             copy.restore(self.embedding_variable, f"rows of {self._owner}")
