@@ -51,6 +51,7 @@ setuptools.setup(
     extras_require={
         "tensorflow": [f"tensorflow=={_TENSORFLOW}.*", *_PROTOBUF],
         "tensorflow-cpu": [f"tensorflow-cpu=={_TENSORFLOW}.*", *_PROTOBUF],
+        "serving": ["uvicorn>=0.54"],
         "examples": ["absl-py", "matplotlib"],
         # What DeepRec's programs use in addition to TensorFlow. tf_keras asks for `tensorflow`: with tensorflow-cpu install it
         # with --no-deps.

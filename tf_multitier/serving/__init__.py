@@ -6,7 +6,8 @@
 
 `read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint that has only what serving needs,
 and `freeze_delta` what changed since.
-`shared_tables` lists the tables that the Sessions of this process share.
+`shared_tables` lists the tables that the Sessions of this process share. `Server` answers HTTP requests; `python3 -m
+tf_multitier.serving /models/click --name=click` runs one.
 """
 
 from tf_multitier._src.variable.read_only import read_only
@@ -14,11 +15,13 @@ from tf_multitier.serving.freeze import freeze
 from tf_multitier.serving.freeze import freeze_delta
 from tf_multitier.serving.model import Model
 from tf_multitier.serving.model import Version
+from tf_multitier.serving.server import Server
 from tf_multitier.serving.tables import shared_tables
 from tf_multitier.serving.tables import SharedTable
 
 __all__ = [
     "Model",
+    "Server",
     "SharedTable",
     "Version",
     "freeze",

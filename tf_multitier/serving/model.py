@@ -29,6 +29,7 @@ class Version:
     Attributes:
       path: the SavedModel's directory, or the checkpoint's prefix.
       signatures: {name: ({input: tf.DType}, {output: tf.DType})}.
+      definitions: {name: SignatureDef} of the same signatures.
     """
 
     def __init__(self, path: str, tags: list, storage_path: str | None, config: typing.Any) -> None:
@@ -72,13 +73,14 @@ class Version:
         return self._session.run(fetches, {feeds[name]: value for name, value in inputs.items()})
 
     def _read_signatures(self, meta_graph):
-        self.signatures, self._names = {}, {}
+        self.signatures, self.definitions, self._names = {}, {}, {}
         for name, signature in meta_graph.signature_def.items():
             if name.startswith("__"):
                 continue
             sides = (signature.inputs, signature.outputs)
             if any(not info.name for side in sides for info in side.values()):
                 continue  # sparse and composite tensors: not one tensor each
+            self.definitions[name] = signature
             self._names[name] = tuple({k: info.name for k, info in s.items()} for s in sides)
             self.signatures[name] = tuple(
                 {k: tf.as_dtype(info.dtype) for k, info in s.items()} for s in sides
@@ -165,7 +167,7 @@ class Model:
             if unused:
                 version._close()
 
-    def reload(self, path: str | os.PathLike) -> None:
+    def reload(self, path: str | os.PathLike, variables: str | os.PathLike | None = None) -> None:
         """Loads another version and makes it the current one. Requests continue. If loading fails, the current version stays.
 
         While it loads, both versions are in memory. One reload runs at a time; others wait. Versions that continue one base share its
@@ -175,6 +177,7 @@ class Model:
         Args:
           path: directory of a SavedModel; or a checkpoint (its prefix or its directory), whose variables the current graph then gets.
             The prefix of a delta gives its base with the deltas up to that one.
+          variables: such a checkpoint for a SavedModel at `path`, in place of the SavedModel's own variables.
 
         Raises:
           As the constructor. ValueError: the model is closed.
@@ -183,6 +186,12 @@ class Model:
             path = os.fspath(path)
             if tf.saved_model.contains_saved_model(path):
                 version = self._load(path)
+                if variables is not None:
+                    own = version
+                    try:
+                        version = own.with_variables(find_prefix(variables))
+                    finally:
+                        own._close()
             else:
                 with self.pin() as current:
                     version = current.with_variables(find_prefix(path))

@@ -1,0 +1,144 @@
+"""BasePath: keeps a Model at the newest version below a folder.
+
+  click/7/saved_model.pb                   version 7
+  click/8/saved_model.pb                   version 8
+  click/8/rows/model-1000                  with the variables of this checkpoint,
+  click/8/rows/model-1000.delta-0001       and of its deltas
+
+A version that cannot be loaded is tried again when its files change.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import tensorflow as tf
+
+from tf_multitier import _engine
+from tf_multitier.checkpoint.chain import delta_prefixes
+from tf_multitier.serving.model import Model
+from tf_multitier.serving.model import Version
+
+_LOG = logging.getLogger(__name__)
+
+
+class BasePath:
+    """The versions below a folder, and the Model that serves one of them.
+
+    Attributes:
+      failures: number of versions and deltas that could not be loaded.
+
+    Threading: one thread calls `watch`; the others may be called from any thread.
+    """
+
+    def __init__(self, path: str, storage_path: str | None) -> None:
+        self.failures = 0
+        self._path, self._storage_path = path, storage_path
+        self._model: Model | None = None
+        self._failed: dict[int, tuple[object, str]] = {}  # {version: (its files, the error)}
+        self._ended = threading.Event()
+        self.check()
+        if self._model is None:
+            found = "; ".join(error for _, error in self._failed.values()) or "none"
+            raise _engine.NotFoundError(
+                f"'{path}': expected folders such as 1/ with a SavedModel, found {found}"
+            )
+
+    @property
+    def model(self) -> Model:
+        assert self._model is not None
+        return self._model
+
+    def version_of(self, version: Version) -> int:
+        """The number of a version of `model`."""
+        return self._number(version.path)
+
+    def errors(self) -> dict[int, str]:
+        """{version: why it could not be loaded}."""
+        return {number: error for number, (_, error) in self._failed.copy().items()}
+
+    def watch(self, poll_seconds: float) -> None:
+        """Loads what appears, until `end`."""
+        while not self._ended.wait(poll_seconds):
+            try:
+                self.check()
+            except OSError:
+                _LOG.exception("'%s' could not be read", self._path)
+
+    def check(self) -> None:
+        """Loads the newest version that can be loaded, unless it is the current one."""
+        folders = {
+            int(name): os.path.join(self._path, name)
+            for name in os.listdir(self._path)
+            if name.isascii() and name.isdecimal()
+        }
+        for number in self._failed.keys() - folders:
+            del self._failed[number]
+        current = self._model and self._number(self._model.path)
+        for number in sorted(folders, reverse=True):
+            if self._load(number, folders[number]) or number == current:
+                return
+
+    def end(self) -> None:
+        """Ends `watch`."""
+        self._ended.set()
+
+    def _number(self, path):
+        return int(os.path.relpath(path, self._path).split(os.sep)[0])
+
+    def _load(self, number, folder):
+        """Whether the version is the current one afterwards."""
+        files = _files(folder)
+        if number in self._failed and self._failed[number][0] == files:
+            return False
+        try:
+            rows = _newest_rows(os.path.join(folder, "rows"))
+            if self._model is None or self._model.path != (rows or folder):
+                self._reload(folder, rows)
+                _LOG.info("version %d is served from '%s'", number, self.model.path)
+        except Exception as error:  # noqa: BLE001  of any file of the version
+            _LOG.exception("version %d of '%s' could not be loaded", number, self._path)
+            self.failures += 1
+            self._failed[number] = (files, str(error))
+            return False
+        self._failed.pop(number, None)
+        return True
+
+    def _reload(self, folder, rows):
+        if not tf.saved_model.contains_saved_model(folder):
+            raise _engine.NotFoundError(f"'{folder}': expected a SavedModel, found none")
+        if self._model is not None:
+            same = rows and self._number(self._model.path) == self._number(folder)
+            return self._model.reload(rows) if same else self._model.reload(folder, rows)
+        model = Model(folder, storage_path=self._storage_path)
+        try:
+            if rows:
+                model.reload(rows)
+        except BaseException:
+            model.close()
+            raise
+        self._model = model
+
+
+def _newest_rows(folder):
+    """The prefix of the newest delta in a folder, or of its checkpoint; None if there is none."""
+    latest = tf.train.latest_checkpoint(folder) if os.path.isdir(folder) else None
+    if latest is None:
+        return None
+    base = os.path.join(folder, os.path.basename(latest))
+    return [base, *delta_prefixes(base)][-1]
+
+
+def _files(folder):
+    """What tells whether the files below a folder have changed."""
+    found = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = os.stat(os.path.join(path, name))
+            except OSError:
+                continue  # removed since it was listed
+            found.append((path, name, status.st_size, status.st_mtime_ns))
+    return sorted(found)

@@ -1,0 +1,180 @@
+"""Requests and answers of TensorFlow Serving's REST API: JSON to arrays, and back.
+
+A body has `instances`, a list with one entry for each row, or `inputs`, whole arrays by name. Bytes are {"b64": "..."}.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import reprlib
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+if typing.TYPE_CHECKING:
+    from tf_multitier.serving.model import Version
+
+DEFAULT_SIGNATURE = "serving_default"
+
+_JSON_TYPES = {
+    bool: "booleans",
+    dict: "objects",
+    float: "decimals",
+    int: "integers",
+    list: "lists that are uneven or too deep",
+    str: "strings",
+    type(None): "null",
+}
+
+
+class RequestError(ValueError):
+    """A body that a signature does not take."""
+
+
+def predict(version: Version, body: bytes | bytearray) -> bytes:
+    """Answers a body with a version, in the form that the body has. RequestError: the body is wrong."""
+    request = _parse(body)
+    name = request.get("signature_name", DEFAULT_SIGNATURE)
+    if not isinstance(name, str) or name not in version.signatures:
+        known = ", ".join(sorted(version.signatures))
+        raise RequestError(f"signature_name: expected one of {known}; found {_short(name)}")
+    inputs, outputs = version.signatures[name]
+    if "instances" in request:
+        columns, rows = _columns_of(request["instances"], inputs)
+    else:
+        columns, rows = _named(request["inputs"], inputs), None
+    arrays = {key: _array(key, value, inputs[key]) for key, value in columns.items()}
+    answers = version.run(arrays, name)
+    values = {key: _encoded(key, answers[key]) for key in outputs}
+    if rows is None:
+        answer = {"outputs": _bare(values)}
+    else:
+        for key, found in answers.items():
+            if not found.ndim or len(found) != rows:
+                raise RequestError(
+                    f"output '{key}': expected {rows} rows, found the shape {list(found.shape)}: send `inputs` in place of `instances`"
+                )
+        one = len(values) == 1
+        answer = {
+            "predictions": _bare(values)
+            if one
+            else [dict(zip(values, row)) for row in zip(*values.values())]
+        }
+    return json.dumps(answer).encode()
+
+
+def _parse(body):
+    try:
+        request = json.loads(body)
+    except RecursionError:
+        raise RequestError("body: expected JSON, found lists that are nested too deep") from None
+    except ValueError as error:
+        raise RequestError(f"body: expected JSON, found an error: {error}") from None
+    if not isinstance(request, dict) or ("instances" in request) == ("inputs" in request):
+        raise RequestError(
+            "body: expected an object with either `instances` or `inputs`, found "
+            + (
+                f"the keys {_short(sorted(request))}"
+                if isinstance(request, dict)
+                else _short(request)
+            )
+        )
+    return request
+
+
+def _columns_of(instances, inputs):
+    """({input: its values}, number of rows)."""
+    if not isinstance(instances, list):
+        raise RequestError(f"instances: expected a list, found {_short(instances)}")
+    if len(inputs) == 1 and not any(_is_object(row) for row in instances):
+        return _named(instances, inputs), len(instances)
+    for number, row in enumerate(instances):
+        if not _is_object(row) or set(row) != set(inputs):
+            names = sorted(row) if _is_object(row) else row
+            raise RequestError(
+                f"instances[{number}]: expected an object with {', '.join(sorted(inputs))}; found {_short(names)}"
+            )
+    return {key: [row[key] for row in instances] for key in inputs}, len(instances)
+
+
+def _named(values, inputs):
+    """{input: its values} of an object, or of the value of the only input."""
+    if not _is_object(values) and len(inputs) == 1:
+        return dict.fromkeys(inputs, values)
+    if not _is_object(values) or set(values) != set(inputs):
+        names = sorted(values) if _is_object(values) else values
+        raise RequestError(
+            f"inputs: expected an object with {', '.join(sorted(inputs))}; found {_short(names)}"
+        )
+    return values
+
+
+def _is_object(value):
+    return isinstance(value, dict) and set(value) != {"b64"}
+
+
+def _array(name, value, dtype):
+    """The array of an input. Python objects first: NumPy would make text of [1, "a"], and pad short strings to long ones."""
+    found = np.array(value, dtype=object)
+    kinds = set(map(type, found.ravel()))  # .flat: at most 32 dimensions
+    if dtype == tf.string:
+        expected, right = 'strings or {"b64": ...}', kinds <= {str, dict}
+    elif dtype == tf.bool:
+        expected, right = "booleans", kinds <= {bool}
+    elif dtype.is_integer:
+        expected, right = f"integers ({dtype.name})", kinds <= {int}
+    elif dtype.is_floating:
+        expected, right = f"numbers ({dtype.name})", kinds <= {int, float}
+    else:
+        expected, right = "a type that JSON has", False
+    if not right:
+        names = ", ".join(sorted(_JSON_TYPES[kind] for kind in kinds))
+        raise RequestError(f"input '{name}': expected {expected}, found {names or dtype.name}")
+    if dtype == tf.string:
+        return np.array([_bytes(name, each) for each in found.ravel()], object).reshape(found.shape)
+    try:
+        return found.astype(dtype.as_numpy_dtype)
+    except OverflowError as error:
+        raise RequestError(f"input '{name}': expected {expected}, found others: {error}") from None
+
+
+def _bytes(name, value):
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        return base64.b64decode(value["b64"], validate=True)
+    except (KeyError, TypeError, UnicodeEncodeError, binascii.Error):
+        raise RequestError(
+            f"input '{name}': expected text or {{\"b64\": base64}}, found {_short(value)}"
+        ) from None
+
+
+def _encoded(name, array):
+    """An array as lists that json takes. Strings are {"b64": ...} if the name ends with _bytes, or if one is not UTF-8."""
+    if array.dtype.kind not in "OS":
+        return (array.astype(np.float32) if array.dtype.kind == "V" else array).tolist()
+    try:
+        if name.endswith("_bytes"):
+            raise UnicodeError
+        return _each(bytes.decode, array)
+    except UnicodeError:
+        return _each(lambda value: {"b64": base64.b64encode(value).decode()}, array)
+
+
+def _each(function, array):
+    result = np.empty(array.shape, object)
+    for index, value in np.ndenumerate(array):
+        result[index] = function(value)
+    return result.tolist()
+
+
+def _bare(values):
+    """The value of the only output, or all by name."""
+    return next(iter(values.values())) if len(values) == 1 else values
+
+
+def _short(value):
+    return reprlib.repr(value)  # whatever its size and depth

@@ -1,0 +1,186 @@
+"""Server: an HTTP server of one model, with the paths of TensorFlow Serving's REST API."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import typing
+
+from tf_multitier.serving.application import Application
+from tf_multitier.serving.base_path import BasePath
+
+
+class Server:
+    """Answers HTTP requests with the newest version of a model, and loads new versions while it does.
+
+    `path` has a folder for each version: `7/` with a SavedModel. The newest one that can be loaded is served. A version may have a
+    folder `rows` with a checkpoint and its deltas, whose variables it then gets: write an `IncrementalSaver`'s files there, or those
+    of `freeze` and `freeze_delta`. Rename a version into place when it is complete.
+
+    | Request | Answer |
+    |---|---|
+    | `GET /v1/models/NAME[/versions/N]` | the versions, their states and errors |
+    | `GET /v1/models/NAME[/versions/N]/metadata` | the signatures |
+    | `POST /v1/models/NAME[/versions/N]:predict` | for `{"instances": [...]}`, `{"predictions": [...]}`; for `{"inputs": ...}`, `{"outputs": ...}` |
+    | `GET /metrics` | Prometheus' text form |
+
+    The forms are those of TensorFlow Serving's REST API: `signature_name`, bytes as `{"b64": "..."}`, an input or output without its
+    name if it is the only one. A request sees one version. A version that cannot be loaded leaves the one before it in use; the
+    log, the status and `/metrics` say so.
+
+    | Code | Reason: `{"error": "..."}` |
+    |---|---|
+    | 400 | the body is not JSON, or has other names, types or shapes than the signature |
+    | 404, 405 | the path, model or version is unknown; the path has another method |
+    | 408, 413 | the body came too slowly; it is larger than `max_body_bytes` |
+    | 500 | the graph failed |
+    | 503 | the queue is full. With more than `max_connections`, uvicorn says so in plain text |
+
+    There is no encryption and no authentication: put a proxy in front of it if others than this machine are to reach it.
+
+    Args:
+      path: the folder of versions.
+      name: the model's name in paths; "": that of the folder.
+      host: address to listen at.
+      port: 0: a free one; `address` has it.
+      threads: number of predictions that run at once.
+      queue: number of predictions that wait for a thread.
+      max_body_bytes: of a request. It is parsed in one piece, while others wait.
+      max_connections: number of connections at once.
+      timeout: seconds that a client may take for each of these: be idle, send the head, send the body, take an answer.
+      poll_seconds: between two looks for new versions.
+      storage_path: as for `Model`.
+
+    Attributes:
+      address: such as "http://127.0.0.1:8501".
+
+    Raises:
+      ImportError: uvicorn is not installed.
+      NotFoundError: there is no version that can be loaded.
+      OSError: the port is in use.
+      ValueError: an option has a wrong value.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        name: str = "",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8501,
+        threads: int = 8,
+        queue: int = 64,
+        max_body_bytes: int = 4 << 20,
+        max_connections: int = 512,
+        timeout: float = 30.0,
+        poll_seconds: float = 1.0,
+        storage_path: str | os.PathLike | None = None,
+    ) -> None:
+        try:
+            import uvicorn
+
+            from tf_multitier.serving.connection import Connection
+        except ImportError as error:
+            raise ImportError(
+                f"Server: expected uvicorn, found none ({error}): pip install tf_multitier[serving]"
+            ) from error
+        path = os.path.abspath(path)
+        name = name or os.path.basename(path)
+        if "/" in name or ":" in name:
+            raise ValueError(f"name: expected one without '/' and ':', found {name!r}")
+        for option, value, least in [
+            ("threads", threads, 1),
+            ("queue", queue, 0),
+            ("max_body_bytes", max_body_bytes, 1),
+            ("max_connections", max_connections, 1),
+            ("timeout", timeout, 0.001),
+            ("poll_seconds", poll_seconds, 0.001),
+        ]:
+            if not least <= value < threading.TIMEOUT_MAX:
+                raise ValueError(f"{option}: expected at least {least}, found {value}")
+        if not 0 <= port < 1 << 16:
+            raise ValueError(f"port: expected 0 to 65535, found {port}")
+        self._socket = _bind(host, port)
+        try:
+            self._base = BasePath(path, None if storage_path is None else os.fspath(storage_path))
+            self._socket.listen()
+        except BaseException:
+            self._socket.close()
+            raise
+        self.address = "http://{}:{}".format(
+            f"[{host}]" if ":" in host else host, self._socket.getsockname()[1]
+        )
+        self._application = Application(self._base, name, threads, queue, max_body_bytes, timeout)
+        config = uvicorn.Config(
+            self._application,
+            http=Connection,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=max_connections,
+            timeout_keep_alive=typing.cast(int, timeout),
+            timeout_graceful_shutdown=typing.cast(int, timeout),
+        )
+        self._uvicorn = uvicorn.Server(config)
+        self._threads = [
+            threading.Thread(target=self._uvicorn.run, args=([self._socket],), daemon=True),
+            threading.Thread(target=self._base.watch, args=(poll_seconds,), daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Answers requests, in threads of its own, until `close`."""
+        for thread in self._threads:
+            thread.start()
+
+    def run(self) -> None:
+        """Answers requests until SIGTERM or SIGINT, then those that have begun. Call it in the main thread."""
+
+        def stop(*unused):
+            self._uvicorn.should_exit = True
+
+        old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self.start()
+            self._threads[0].join()
+        finally:
+            self.close()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def close(self) -> None:
+        """Refuses new connections, answers the requests that have begun, and frees the model."""
+        self._uvicorn.should_exit = True
+        self._base.end()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        self._application.close()
+        self._base.model.close()
+        self._socket.close()
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+
+def _bind(host, port):
+    """A socket that refuses clients until it listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY where the protocol is named: without it each answer waits 40 ms for an acknowledgement.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
+    return bound
