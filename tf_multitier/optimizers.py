@@ -23,19 +23,17 @@ Dense variables need an optimizer of their own, for example one of `tf.keras.opt
 
 from __future__ import annotations
 
-import inspect
-import re
 import typing
-import weakref
 
 import tensorflow as tf
 
-from tf_multitier._src.execution import eager
-from tf_multitier._src.processes import strategies
-from tf_multitier._src.training import gradient_pairs
-from tf_multitier._src.training import group_updates
-from tf_multitier._src.training import rules
-from tf_multitier._src.training import updates
+from tf_multitier._src.training.moment_optimizers import Adam
+from tf_multitier._src.training.moment_optimizers import AdamW
+from tf_multitier._src.training.row_optimizer import at_least_0
+from tf_multitier._src.training.row_optimizer import RATE
+from tf_multitier._src.training.row_optimizer import RATE_OF_SGD
+from tf_multitier._src.training.row_optimizer import RowOptimizer
+from tf_multitier._src.training.row_optimizer import scalar
 
 __all__ = [
     "SGD",
@@ -55,239 +53,12 @@ def __dir__():
     return sorted(__all__)
 
 
-def _scalar(value, name):
-    """A number as a variable that is saved; a variable, schedule or callable unchanged.
-
-    Raises:
-      TypeError: another type.
-    """
-    if isinstance(value, tf.Variable) or callable(value):
-        return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name}: expected a number, a callable, a schedule or a tf.Variable, found {value!r}"
-        ) from None
-    return tf.Variable(number, trainable=False, dtype=tf.float32, name=name)
-
-
-def _at_least_0(initial_accumulator_value):
-    if not initial_accumulator_value >= 0:
-        raise ValueError(
-            f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
-        )
-    return float(initial_accumulator_value)
-
-
-def _takes_a_step(function):
-    """Whether a callable takes the step, as a schedule does."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(
-        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        for p in parameters
-    )
-
-
-class _Default(float):
-    """A learning rate that the program did not give. In a model of Keras, rows then follow that of the model."""
-
-
-_RATE, _RATE_OF_SGD = _Default(0.001), _Default(0.01)  # those of tf.keras.optimizers
-
-
-class RowOptimizer(tf.Module):
-    """Base class. A subclass names a rule of the engine, and passes the rule's hyperparameters in its order.
-
-    Threads: steps may run at the same time in several threads. Each counts as one of `iterations`.
-    """
-
-    # Name of the engine's rule.
-    _RULE = ""
-    # Name of the v1 optimizer, which gives the columns their names.
-    _V1_NAME = ""
-
-    def __init__(self, learning_rate: typing.Any, name: str | None, **hyper: typing.Any) -> None:
-        super().__init__(name=self._scope)
-        if not eager.is_outside_of_graphs():
-            raise RuntimeError(
-                f"tf_multitier.optimizers.{type(self).__name__}: expected eager execution or a tf.function, found a tf.Graph: use "
-                "tf.compat.v1.train or tf_multitier.train"
-            )
-        self._column_name = name or self._V1_NAME
-        with tf.init_scope():
-            self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
-            self._learning_rate = _scalar(learning_rate, "learning_rate")
-            is_given = not isinstance(learning_rate, _Default)
-            self.rate_is_given = tf.Variable(is_given, trainable=False, name="rate_is_given")
-            self.hyperparameters = {key: _scalar(value, key) for key, value in hyper.items()}
-        self._twins: typing.Any = weakref.WeakSet()
-
-    @property
-    def _scope(self):
-        """The name of the class as a name scope, which begins with a letter, of ASCII alone."""
-        return re.sub(r"^[_0-9]+|[^A-Za-z0-9_]", "", type(self).__name__) or "RowOptimizer"
-
-    @property
-    def learning_rate(self) -> typing.Any:
-        """The learning rate as it was given; a number is a tf.Variable."""
-        return self._learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: typing.Any) -> None:
-        self.rate_is_given.assign(True)
-        if isinstance(self._learning_rate, tf.Variable) and not callable(value):
-            self._learning_rate.assign(value)
-            return
-        with tf.init_scope():
-            value = _scalar(value, "learning_rate")
-        for optimizer in (self, *self._twins):
-            optimizer._learning_rate = value
-
-    def rate_unless_given(self, rate: typing.Any) -> tf.Tensor:
-        """The learning rate that the program gave to this optimizer or assigned to it; without one, `rate`. A float32 scalar."""
-        return tf.where(
-            self.rate_is_given, self._now(self._learning_rate), tf.cast(rate, tf.float32)
-        )
-
-    def _now(self, value):
-        if isinstance(value, tf.Variable):
-            return tf.cast(value, tf.float32)
-        value = value(self.iterations) if _takes_a_step(value) else value()
-        return tf.cast(value, tf.float32)
-
-    def _hyper(self, learning_rate):
-        """The hyperparameters of the rule, in its order, as float32 scalars."""
-        return [learning_rate, *[self._now(value) for value in self.hyperparameters.values()]]
-
-    def _argument(self, name):
-        """The argument of the constructor that has this name, as the optimizer keeps it."""
-        if name == "name":
-            return self._column_name
-        return self.hyperparameters[name] if name in self.hyperparameters else getattr(self, name)
-
-    def arguments(self) -> dict:
-        """{name: value} of the constructor's arguments. A number that is tracked is its tf.Variable."""
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        return {name: self._argument(name) for name in names}
-
-    def get_config(self) -> dict:
-        """The constructor's arguments as numbers, strings and schedules, for Keras. A learning rate that was not given is left out."""
-        number = lambda v: float(v.numpy()) if isinstance(v, tf.Variable) else v
-        config = {name: number(value) for name, value in self.arguments().items()}
-        if not self.rate_is_given:
-            del config["learning_rate"]
-        return config
-
-    @classmethod
-    def from_config(cls, config: dict) -> RowOptimizer:
-        """An optimizer of this class with these arguments."""
-        return cls(**config)
-
-    def twin(self) -> RowOptimizer:
-        """An optimizer that shares the hyperparameters of this one, and counts its own steps. It follows `learning_rate` of this one."""
-        made = type(self)(**self.arguments())
-        made.rate_is_given = self.rate_is_given
-        self._twins.add(made)
-        return made
-
-    def named_variables(self) -> dict:
-        """{name: tf.Variable} of the steps, the hyperparameters that are no functions or schedules, and the beta powers."""
-        all_values = {**vars(self), **self.hyperparameters}
-        return {name.lstrip("_"): v for name, v in all_values.items() if isinstance(v, tf.Variable)}
-
-    def _step_done(self):
-        """Changes the state of the optimizer after a step."""
-
-    def _columns(self, variable):
-        """(names, dims, initial values) of the slots of a variable."""
-        base = f"{variable.variable_name}/{self._column_name}"
-        slots = self._slots()
-        names = [base + (f"_{i}" if i else "") for i in range(len(slots))]
-        dims = [1 if slot.per_row else variable.embedding_dim for slot in slots]
-        return names, dims, [slot.initial_value for slot in slots]
-
-    def _slots(self):
-        """The slots of the rule."""
-        return rules.slots_of(self._RULE, self._initial_values())
-
-    def _initial_values(self):
-        """{slot: initial value} of the slots that begin otherwise than the engine says."""
-        return {}
-
-    def build(self, variables: typing.Any) -> None:
-        """Adds the slots of this optimizer to the rows of variables; the first update would. Slots that they have stay as they are.
-
-        Call it before `upsert(slots=...)`, or to read slots, of variables that were not updated yet.
-
-        Args:
-          variables: embedding variables, partitioned ones too, or weights of Keras layers that have them.
-
-        Raises:
-          TypeError: one is none of these.
-          ValueError: one is read-only, or has a slot of that name with another dim or initial value.
-        """
-        for variable in gradient_pairs.embedding_variables(variables, type(self).__name__):
-            for part in variable.parts:
-                self._add_slots(part)
-
-    def _add_slots(self, variable):
-        """Adds the slots to a table. Returns their (names, initial values)."""
-        names, dims, values = self._columns(variable)
-        variable.ensure_slots(list(zip(names, dims, values)))
-        return names, values
-
-    def apply_gradients(
-        self, grads_and_vars: typing.Any, name: str | None = None, learning_rate: typing.Any = None
-    ) -> tf.Tensor:
-        """Updates embedding variables.
-
-        Args:
-          grads_and_vars: pairs of a gradient, as a tape gives it for the variable, and the variable, or the weight of a Keras layer
-            that has it. The gradient of a partitioned variable is the list of the gradients of its parts. A variable whose gradient
-            is None is not updated.
-          name: name scope of the ops.
-          learning_rate: a number or scalar tensor for this step. None: that of the optimizer.
-
-        Returns:
-          int64 scalar: `iterations` after the step.
-
-        Raises:
-          TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
-          ValueError: no variable has a gradient, or none is trainable, or one is of this process alone in a CollectiveStrategy.
-          NotImplementedError: a tf.distribute strategy has more than one replica, or its steps run elsewhere.
-        """
-        pairs = gradient_pairs.trained_pairs(list(grads_and_vars), type(self).__name__)
-        trained = [variable for _, variable in pairs]
-        strategies.check_update(f"tf_multitier.optimizers.{type(self).__name__}", trained)
-        with tf.name_scope(name or self._scope):
-            step = tf.identity(self.iterations)
-            rate = self._now(self._learning_rate) if learning_rate is None else learning_rate
-            hyper = self._hyper(tf.cast(rate, tf.float32))
-            self._update_rows(pairs, step, hyper)
-            self._step_done()
-            return self.iterations.assign_add(1, read_value=True)
-
-    def _update_rows(self, pairs, step, hyper):
-        """Updates the rows of [(gradient, EmbeddingVariable)] in a step with these hyperparameters."""
-        made = []
-        for grad, variable in pairs:
-            eager.check_use(variable, "an update of embedding variable")
-            names, values = self._add_slots(variable)
-            rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
-            made.append(updates.update(variable, grad, step, hyper, names, rule))
-        group_updates.made(made)
-
-
 class SGD(RowOptimizer):
     """w -= learning_rate * g. See tf.keras.optimizers.SGD; with momentum, use Momentum."""
 
     _RULE, _V1_NAME = "sgd", "GradientDescent"
 
-    def __init__(self, learning_rate: typing.Any = _RATE_OF_SGD, name: str | None = None) -> None:
+    def __init__(self, learning_rate: typing.Any = RATE_OF_SGD, name: str | None = None) -> None:
         super().__init__(learning_rate, name)
 
 
@@ -298,7 +69,7 @@ class Momentum(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE_OF_SGD,
+        learning_rate: typing.Any = RATE_OF_SGD,
         momentum: typing.Any = 0.9,
         nesterov: bool = False,
         name: str | None = None,
@@ -321,7 +92,7 @@ class Adagrad(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE,
+        learning_rate: typing.Any = RATE,
         initial_accumulator_value: float = 0.1,
         epsilon: typing.Any = None,
         name: str | None = None,
@@ -336,7 +107,7 @@ class Adagrad(RowOptimizer):
             raise ValueError(
                 f"initial_accumulator_value: expected more than 0 without an epsilon, found {initial_accumulator_value}"
             )
-        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
+        self.initial_accumulator_value = at_least_0(initial_accumulator_value)
 
     def _initial_values(self):
         return {"accumulator": self.initial_accumulator_value}
@@ -352,74 +123,16 @@ class RowwiseAdagrad(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE_OF_SGD,
+        learning_rate: typing.Any = RATE_OF_SGD,
         epsilon: typing.Any = 1e-8,
         initial_accumulator_value: float = 0.0,
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name, epsilon=epsilon)
-        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
+        self.initial_accumulator_value = at_least_0(initial_accumulator_value)
 
     def _initial_values(self):
         return {"accumulator": self.initial_accumulator_value}
-
-
-class Adam(RowOptimizer):
-    """Adam. A row's moments change in steps that have a gradient for it only. See tf.keras.optimizers.Adam; without amsgrad."""
-
-    _RULE, _V1_NAME = "adam", "Adam"
-
-    def __init__(
-        self,
-        learning_rate: typing.Any = _RATE,
-        beta_1: typing.Any = 0.9,
-        beta_2: typing.Any = 0.999,
-        epsilon: typing.Any = 1e-7,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, name, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
-        # beta_1 and beta_2 to the power of the next step, as products, which is how v1's Adam computes them.
-        with tf.init_scope():
-            betas = [self._now(self.hyperparameters[key]) for key in ("beta_1", "beta_2")]
-            self.beta_1_power = tf.Variable(betas[0], trainable=False, name="beta_1_power")
-            self.beta_2_power = tf.Variable(betas[1], trainable=False, name="beta_2_power")
-
-    def _hyper(self, learning_rate):
-        powers = [tf.identity(self.beta_1_power), tf.identity(self.beta_2_power)]
-        return [*super()._hyper(learning_rate), *powers]
-
-    def _step_done(self):
-        self.beta_1_power.assign(self.beta_1_power * self._now(self.hyperparameters["beta_1"]))
-        self.beta_2_power.assign(self.beta_2_power * self._now(self.hyperparameters["beta_2"]))
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay: w -= learning_rate * weight_decay * w, in rows that have a gradient.
-
-    See tf.keras.optimizers.AdamW; without amsgrad.
-    """
-
-    _RULE, _V1_NAME = "adamw", "AdamW"
-
-    def __init__(
-        self,
-        learning_rate: typing.Any = _RATE,
-        weight_decay: typing.Any = 0.004,
-        beta_1: typing.Any = 0.9,
-        beta_2: typing.Any = 0.999,
-        epsilon: typing.Any = 1e-7,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, name)
-        with tf.init_scope():
-            self.weight_decay = _scalar(weight_decay, "weight_decay")
-
-    def _hyper(self, learning_rate):
-        # The rule multiplies the decay by the bias-corrected rate, alpha. This cancels the correction. Not as a quotient by a root:
-        # in a tf.function Grappler makes that a product with rsqrt, which has other bits.
-        rate, beta_1, beta_2, epsilon, power_1, power_2 = super()._hyper(learning_rate)
-        decay = self._now(self.weight_decay) * tf.sqrt(tf.square(1 - power_1) / (1 - power_2))
-        return [rate, beta_1, beta_2, epsilon, power_1, power_2, decay]
 
 
 class RMSprop(RowOptimizer):
@@ -429,7 +142,7 @@ class RMSprop(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE,
+        learning_rate: typing.Any = RATE,
         rho: typing.Any = 0.9,
         momentum: typing.Any = 0.0,
         epsilon: typing.Any = 1e-7,
@@ -451,7 +164,7 @@ class Ftrl(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE,
+        learning_rate: typing.Any = RATE,
         learning_rate_power: typing.Any = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: typing.Any = 0.0,
@@ -468,9 +181,9 @@ class Ftrl(RowOptimizer):
             l2_regularization_strength=l2_regularization_strength,
             l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
         )
-        self.initial_accumulator_value = _at_least_0(initial_accumulator_value)
+        self.initial_accumulator_value = at_least_0(initial_accumulator_value)
         with tf.init_scope():
-            self.beta = _scalar(beta, "beta")
+            self.beta = scalar(beta, "beta")
 
     def _initial_values(self):
         return {"accum": self.initial_accumulator_value}
@@ -487,7 +200,7 @@ class Adadelta(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = _RATE,
+        learning_rate: typing.Any = RATE,
         rho: typing.Any = 0.95,
         epsilon: typing.Any = 1e-7,
         name: str | None = None,
