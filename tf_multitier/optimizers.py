@@ -28,7 +28,10 @@ import typing
 import tensorflow as tf
 
 from tf_multitier._src.training.moment_optimizers import Adam
+from tf_multitier._src.training.moment_optimizers import Adamax
 from tf_multitier._src.training.moment_optimizers import AdamW
+from tf_multitier._src.training.moment_optimizers import Lion
+from tf_multitier._src.training.moment_optimizers import Nadam
 from tf_multitier._src.training.row_optimizer import at_least_0
 from tf_multitier._src.training.row_optimizer import RATE
 from tf_multitier._src.training.row_optimizer import RATE_OF_SGD
@@ -41,8 +44,11 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Ftrl",
+    "Lion",
     "Momentum",
+    "Nadam",
     "RMSprop",
     "RowOptimizer",
     "RowwiseAdagrad",
@@ -58,8 +64,14 @@ class SGD(RowOptimizer):
 
     _RULE, _V1_NAME = "sgd", "GradientDescent"
 
-    def __init__(self, learning_rate: typing.Any = RATE_OF_SGD, name: str | None = None) -> None:
-        super().__init__(learning_rate, name)
+    def __init__(
+        self,
+        learning_rate: typing.Any = RATE_OF_SGD,
+        name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
+    ) -> None:
+        super().__init__(learning_rate, name, weight_decay)
 
 
 class Momentum(RowOptimizer):
@@ -73,8 +85,10 @@ class Momentum(RowOptimizer):
         momentum: typing.Any = 0.9,
         nesterov: bool = False,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
-        super().__init__(learning_rate, name, momentum=momentum)
+        super().__init__(learning_rate, name, weight_decay, momentum=momentum)
         self.nesterov = bool(nesterov)
 
     def _hyper(self, learning_rate):
@@ -96,12 +110,14 @@ class Adagrad(RowOptimizer):
         initial_accumulator_value: float = 0.1,
         epsilon: typing.Any = None,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
         if epsilon is None:
-            super().__init__(learning_rate, name)
+            super().__init__(learning_rate, name, weight_decay)
             self.epsilon, self._RULE = None, "adagrad"
         else:
-            super().__init__(learning_rate, name, epsilon=epsilon)
+            super().__init__(learning_rate, name, weight_decay, epsilon=epsilon)
             self._RULE = "adagrad_epsilon"
         if epsilon is None and not initial_accumulator_value > 0:
             raise ValueError(
@@ -127,8 +143,10 @@ class RowwiseAdagrad(RowOptimizer):
         epsilon: typing.Any = 1e-8,
         initial_accumulator_value: float = 0.0,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
-        super().__init__(learning_rate, name, epsilon=epsilon)
+        super().__init__(learning_rate, name, weight_decay, epsilon=epsilon)
         self.initial_accumulator_value = at_least_0(initial_accumulator_value)
 
     def _initial_values(self):
@@ -148,8 +166,12 @@ class RMSprop(RowOptimizer):
         epsilon: typing.Any = 1e-7,
         centered: bool = False,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
-        super().__init__(learning_rate, name, rho=rho, momentum=momentum, epsilon=epsilon)
+        super().__init__(
+            learning_rate, name, weight_decay, rho=rho, momentum=momentum, epsilon=epsilon
+        )
         self.centered = bool(centered)
         self._RULE = "centered_rmsprop" if centered else "rmsprop"
 
@@ -172,10 +194,13 @@ class Ftrl(RowOptimizer):
         l2_shrinkage_regularization_strength: typing.Any = 0.0,
         beta: typing.Any = 0.0,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
         super().__init__(
             learning_rate,
             name,
+            weight_decay,
             learning_rate_power=learning_rate_power,
             l1_regularization_strength=l1_regularization_strength,
             l2_regularization_strength=l2_regularization_strength,
@@ -204,5 +229,7 @@ class Adadelta(RowOptimizer):
         rho: typing.Any = 0.95,
         epsilon: typing.Any = 1e-7,
         name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
     ) -> None:
-        super().__init__(learning_rate, name, rho=rho, epsilon=epsilon)
+        super().__init__(learning_rate, name, weight_decay, rho=rho, epsilon=epsilon)

@@ -1,4 +1,4 @@
-// Slots and hyperparameters of Adam, AdamAsync and AdamW.
+// Slots of Adam and its kin, and hyperparameters of Adam, AdamAmsgrad, AdamAsync and AdamW.
 
 #ifndef CC_OPTIMIZER_ADAM_HYPER_H_
 #define CC_OPTIMIZER_ADAM_HYPER_H_
@@ -9,7 +9,7 @@ namespace multitier {
 
 inline constexpr SlotSpec kAdamSlots[] = {{"m", false, 0.0f}, {"v", false, 0.0f}};
 
-// The first six hyperparameters, in this order, of each of the three rules.
+// The first six hyperparameters, in this order, of each of these rules.
 #define MT_ADAM_HYPER                                                                                         \
   {"learning_rate", HyperRange::kFinite}, {"beta1", HyperRange::kBelowOne}, {"beta2", HyperRange::kBelowOne}, \
       {"epsilon", HyperRange::kNonNegative}, {"beta1_power", HyperRange::kBelowOne}, {                        \

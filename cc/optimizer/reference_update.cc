@@ -73,6 +73,48 @@ void ReferenceAdam(const std::string& rule, PlainRow* row, const float* g, const
   }
 }
 
+void ReferenceAmsgrad(PlainRow* row, const float* g, const Hyper& h) {
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &m = row->slots["m"][d], &v = row->slots["v"][d], &v_max = row->slots["v_max"][d];
+    m = m * h.at("beta1") + g[d] * (1.0f - h.at("beta1"));
+    v = v * h.at("beta2") + g[d] * (g[d] * (1.0f - h.at("beta2")));
+    v_max = std::fmax(v_max, v);
+    row->w[d] = row->w[d] - AdamAlpha(h) * m / (std::sqrt(v_max) + h.at("epsilon"));
+  }
+}
+
+void ReferenceNadam(PlainRow* row, const float* g, const Hyper& h) {
+  const float product = h.at("momentum_product"), next = h.at("momentum_next");
+  const float of_moment = next / (1.0f - product * next), of_gradient = (1.0f - h.at("momentum")) / (1.0f - product);
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &m = row->slots["m"][d], &v = row->slots["v"][d];
+    m = m * h.at("beta1") + g[d] * (1.0f - h.at("beta1"));
+    v = v * h.at("beta2") + g[d] * (g[d] * (1.0f - h.at("beta2")));
+    const float ahead = of_moment * m + of_gradient * g[d];
+    const float root = std::sqrt(v / (1.0f - h.at("beta2_power")));
+    row->w[d] = row->w[d] - h.at("learning_rate") * ahead / (root + h.at("epsilon"));
+  }
+}
+
+void ReferenceAdamax(PlainRow* row, const float* g, const Hyper& h) {
+  const float rate = h.at("learning_rate") / (1.0f - h.at("beta1_power"));
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &m = row->slots["m"][d], &u = row->slots["u"][d];
+    m = m * h.at("beta1") + g[d] * (1.0f - h.at("beta1"));
+    u = std::fmax(u * h.at("beta2"), std::fabs(g[d]));
+    row->w[d] = row->w[d] - rate * m / (u + h.at("epsilon"));
+  }
+}
+
+void ReferenceLion(PlainRow* row, const float* g, const Hyper& h) {
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float& m = row->slots["m"][d];
+    const float mean = m * h.at("beta1") + g[d] * (1.0f - h.at("beta1"));
+    if (mean != 0) row->w[d] = row->w[d] - h.at("learning_rate") * std::copysign(1.0f, mean);
+    m = m * h.at("beta2") + g[d] * (1.0f - h.at("beta2"));
+  }
+}
+
 void ReferenceRmsProp(bool centered, PlainRow* row, const float* g, const Hyper& h) {
   const float decay = h.at("decay");
   for (size_t d = 0; d < row->w.size(); ++d) {
@@ -151,6 +193,14 @@ void ReferenceUpdate(const std::string& rule, PlainRow* row, const float* g, con
     ReferenceAdagradDecay(row, g, h);
   } else if (rule == "adam" || rule == "adam_async" || rule == "adamw") {
     ReferenceAdam(rule, row, g, h);
+  } else if (rule == "adam_amsgrad") {
+    ReferenceAmsgrad(row, g, h);
+  } else if (rule == "nadam") {
+    ReferenceNadam(row, g, h);
+  } else if (rule == "adamax") {
+    ReferenceAdamax(row, g, h);
+  } else if (rule == "lion") {
+    ReferenceLion(row, g, h);
   } else if (rule == "rmsprop" || rule == "centered_rmsprop") {
     ReferenceRmsProp(rule == "centered_rmsprop", row, g, h);
   } else if (rule == "ftrl") {

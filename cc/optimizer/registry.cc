@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "cc/optimizer/decayed_rule.h"
 #include "cc/optimizer/rules.h"
 #include "cc/optimizer/update_rule.h"
 
@@ -17,18 +18,28 @@ Status UpdateRule::Validate(const float* hyper) const {
 }
 
 std::vector<const UpdateRule*> AllUpdateRules() {
-  return {AdadeltaRule(),       AdagradRule(), AdagradDecayRule(),    AdagradDecayV2Rule(), AdagradEpsilonRule(), AdamRule(),
-          AdamAsyncRule(),      AdamWRule(),   CenteredRmsPropRule(), FtrlRule(),           MomentumRule(),       RmsPropRule(),
-          RowwiseAdagradRule(), SgdRule()};
+  return {AdadeltaRule(),    AdagradRule(),   AdagradDecayRule(), AdagradDecayV2Rule(), AdagradEpsilonRule(),  AdamRule(),
+          AdamAmsgradRule(), AdamAsyncRule(), AdamaxRule(),       AdamWRule(),          CenteredRmsPropRule(), FtrlRule(),
+          LionRule(),        MomentumRule(),  NadamRule(),        RmsPropRule(),        RowwiseAdagradRule(),  SgdRule()};
 }
 
+// Also finds "<rule>+weight_decay": decayed_rule.h.
 Result<const UpdateRule*> FindUpdateRule(const std::string& name) {
+  static const auto* const decayed = [] {
+    auto* const made = new std::vector<const UpdateRule*>;
+    for (const UpdateRule* rule : AllUpdateRules()) made->push_back(new DecayedRule(rule));
+    return made;
+  }();
+  for (const UpdateRule* rule : *decayed) {
+    if (name == rule->name()) return rule;
+  }
   std::string names;
   for (const UpdateRule* rule : AllUpdateRules()) {
     if (name == rule->name()) return rule;
     names += (names.empty() ? "" : ", ") + std::string(rule->name());
   }
-  return InvalidArgumentError("no update rule named '", name, "'; there are ", names);
+  return InvalidArgumentError("no update rule named '", name, "'; there are ", names, ", each also with ",
+                              DecayedRule::kSuffix);
 }
 
 }  // namespace multitier

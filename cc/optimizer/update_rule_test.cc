@@ -96,6 +96,15 @@ class Rows {
     static_cast<const KernelRule&>(rule_).UpdateOn(isa, batch);
   }
 
+  // Row 0, by a rule with the same slots.
+  void UpdateBy(const UpdateRule& rule, const Hyper& hyper, const std::vector<float>& grad) {
+    uint8_t* const data = row(0);
+    const float* const of_row = grad.data();
+    std::vector<float> scalars;
+    for (const char* name : rule.hyperparameters()) scalars.push_back(hyper.at(name));
+    rule.Update(UpdateBatch{&data, &of_row, 1, dim_, dtype_, offsets_.data(), scalars.data()});
+  }
+
   // The marks around and after the columns are still there.
   void ExpectMarksIntact() {
     for (size_t i = 0; i < n_; ++i) {
@@ -152,6 +161,10 @@ std::vector<std::pair<std::string, Hyper>> Cases() {
     h[name] = value;
     return h;
   };
+  const Hyper adamax = {
+      {"learning_rate", 0.05f}, {"beta1", 0.9f}, {"beta2", 0.99f}, {"epsilon", 1e-7f}, {"beta1_power", 0.729f}};
+  const Hyper nadam = {{"learning_rate", 0.05f}, {"beta1", 0.9f},     {"beta2", 0.99f},         {"epsilon", 1e-7f},
+                       {"beta2_power", 0.97f},   {"momentum", 0.51f}, {"momentum_next", 0.52f}, {"momentum_product", 0.13f}};
   const Hyper momentum = {{"learning_rate", 0.05f}, {"momentum", 0.9f}, {"use_nesterov", 0}};
   const Hyper decay = {
       {"learning_rate", 0.05f}, {"decay_count", 2}, {"accumulator_decay_rate", 0.7f}, {"accumulator_baseline", 0.1f}};
@@ -166,9 +179,13 @@ std::vector<std::pair<std::string, Hyper>> Cases() {
           {"adagrad_decay_v2", decay},
           {"adagrad_epsilon", {{"learning_rate", 0.05f}, {"epsilon", 1e-8f}}},
           {"adam", adam},
+          {"adam_amsgrad", adam},
           {"adam_async", with(adam, "apply_sparse_rmsprop", 0)},
           {"adam_async", with(adam, "apply_sparse_rmsprop", 1)},
+          {"adamax", adamax},
           {"adamw", with(adam, "weight_decay", 0.01f)},
+          {"lion", {{"learning_rate", 0.05f}, {"beta1", 0.9f}, {"beta2", 0.99f}}},
+          {"nadam", nadam},
           {"rmsprop", rmsprop},
           {"centered_rmsprop", rmsprop},
           {"ftrl", ftrl},
@@ -314,6 +331,37 @@ TEST(AdamAsyncTest, IsAdamWhereTheBetaPowersAreTheSame) {
   ExpectSameRow(async.Read(0), adam.Read(0), "adam_async");
 }
 
+TEST(DecayedRuleTest, EveryRuleStepsFromTheDecayedValue) {
+  for (const auto& [name, hyper] : Cases()) {
+    if (hyper.count("weight_decay")) continue;
+    const UpdateRule &plain = Rule(name), &decayed = **FindUpdateRule(name + "+weight_decay");
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      Rows expected(plain, 1, 17, dtype), found(plain, 1, 17, dtype);
+      std::mt19937 random(5);
+      std::vector<float> w = Gradients(17, &random);
+      const std::vector<float> grads = Gradients(17, &random);
+      found.SetValue(0, w);
+      w = found.Read(0).w;
+      for (float& each : w) each = each - each * (0.25f * 0.05f);
+      expected.SetValue(0, w);
+      expected.Update(BestIsa(), hyper, grads, 0, 1);
+      Hyper all = hyper;
+      all["weight_decay"] = 0.25f;
+      found.UpdateBy(decayed, all, grads);
+      ExpectSameRow(found.Read(0), expected.Read(0), decayed.name());
+    }
+  }
+}
+
+TEST(DecayedRuleTest, ItsDecayAndTheRulesHyperparametersAreChecked) {
+  const UpdateRule& rule = **FindUpdateRule("momentum+weight_decay");
+  EXPECT_TRUE(rule.Validate(std::vector<float>{0.1f, 0.9f, 1, 0.2f}.data()).ok());
+  EXPECT_NE(rule.Validate(std::vector<float>{0.1f, 0.9f, 1, NAN}.data()).message().find("weight_decay: expected"),
+            std::string::npos);
+  EXPECT_NE(rule.Validate(std::vector<float>{0.1f, 0.9f, 3, 0.2f}.data()).message().find("use_nesterov: expected"),
+            std::string::npos);
+}
+
 // ---- Names, slots, hyperparameters.
 
 TEST(RegistryTest, RulesAreSortedAndFoundByName) {
@@ -323,11 +371,11 @@ TEST(RegistryTest, RulesAreSortedAndFoundByName) {
     previous = rule->name();
     EXPECT_EQ(*FindUpdateRule(rule->name()), rule);
   }
-  EXPECT_EQ(AllUpdateRules().size(), 14u);
+  EXPECT_EQ(AllUpdateRules().size(), 18u);
 }
 
 TEST(RegistryTest, AnUnknownNameIsRefusedWithTheListOfNames) {
-  for (const char* name : {"", "Adagrad", "lion"}) {
+  for (const char* name : {"", "Adagrad", "+weight_decay", "tiger+weight_decay"}) {
     const Result<const UpdateRule*> rule = FindUpdateRule(name);
     ASSERT_FALSE(rule.ok());
     EXPECT_EQ(rule.status().code(), StatusCode::kInvalidArgument);
@@ -391,6 +439,8 @@ TEST(ValidateTest, RangesAreThoseOfTheFormulas) {
       {"rowwise_adagrad", "epsilon", {1e-12f}, {0, -1}},
       {"adagrad_epsilon", "epsilon", {1e-12f}, {0, -1}},
       {"adadelta", "rho", {0, 0.95f, 1}, {-1}},
+      {"nadam", "momentum_product", {0, 0.9f}, {1, -0.1f}},
+      {"lion", "beta1", {0, 1}, {1.1f, -0.1f}},
   };
   for (const Bound& bound : bounds) {
     for (const auto& [name, hyper] : Cases()) {

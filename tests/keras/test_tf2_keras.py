@@ -232,11 +232,9 @@ def test_loss_scaling_is_refused_by_name():
 
 def test_optimizers_without_a_rule_are_refused_by_name():
     with pytest.raises(
-        NotImplementedError, match="with_rows has no rule for Lion; supported: Adadelta"
+        NotImplementedError, match="with_rows has no rule for Adafactor; supported: Adadelta"
     ):
-        kt.with_rows(keras.optimizers.Lion())
-    with pytest.raises(NotImplementedError, match="weight_decay of Adam"):
-        fit(model(), kt.with_rows(keras.optimizers.Adam(weight_decay=0.1)))
+        kt.with_rows(keras.optimizers.Adafactor())
     with pytest.raises(TypeError, match="optimizer: expected one of tf_multitier.optimizers"):
         kt.Embedding(4, optimizer=keras.optimizers.Adam())
 

@@ -168,6 +168,51 @@ def _adamw(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_pow
     )
 
 
+@_rule("adam_amsgrad")
+def _adam_amsgrad(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power):
+    m, v = _moments(s, g, beta1, beta2)
+    v_max = s["v_max"]
+    v_max[...] = np.maximum(v_max, v)
+    alpha = _bias_corrected(learning_rate, beta1_power, beta2_power)
+    w -= (alpha * m) / (np.sqrt(v_max) + epsilon)
+
+
+@_rule("nadam")
+def _nadam(
+    w,
+    s,
+    g,
+    learning_rate,
+    beta1,
+    beta2,
+    epsilon,
+    beta2_power,
+    momentum,
+    momentum_next,
+    momentum_product,
+):
+    m, v = _moments(s, g, beta1, beta2)
+    of_moment = momentum_next / (F(1) - momentum_product * momentum_next)
+    of_gradient = (F(1) - momentum) / (F(1) - momentum_product)
+    ahead = of_moment * m + of_gradient * g
+    w -= (learning_rate * ahead) / (np.sqrt(v / (F(1) - beta2_power)) + epsilon)
+
+
+@_rule("adamax")
+def _adamax(w, s, g, learning_rate, beta1, beta2, epsilon, beta1_power):
+    m, u = s["m"], s["u"]
+    m[...] = m * beta1 + g * (F(1) - beta1)
+    u[...] = np.maximum(u * beta2, np.abs(g))
+    w -= ((learning_rate / (F(1) - beta1_power)) * m) / (u + epsilon)
+
+
+@_rule("lion")
+def _lion(w, s, g, learning_rate, beta1, beta2):
+    m = s["m"]
+    w -= learning_rate * np.sign(m * beta1 + g * (F(1) - beta1))
+    m[...] = m * beta2 + g * (F(1) - beta2)
+
+
 @_rule("rmsprop")
 def _rmsprop(w, s, g, learning_rate, decay, momentum, epsilon):
     ms, mom = s["rms"], s["momentum"]

@@ -54,7 +54,7 @@ def _adagrad_with_epsilon(optimizer):
     return rules.Binding("adagrad_epsilon", slots, lambda o, v: [*hyper(o, v), 1e-8])
 
 
-# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters.
+# {rule: (v1 optimizer, or None, optimizer of TensorFlow 2)} with equal hyperparameters.
 OPTIMIZERS = {
     "sgd": (
         lambda rate=0.1: v1.train.GradientDescentOptimizer(rate),
@@ -102,7 +102,12 @@ OPTIMIZERS = {
         lambda rate=0.1: _RMSPropFromZero(rate, epsilon=1e-7, centered=True),
         lambda rate=0.1: tf_multitier.optimizers.RMSprop(rate, centered=True),
     ),
+    "adam_amsgrad": (None, lambda rate=0.1: tf_multitier.optimizers.Adam(rate, amsgrad=True)),
+    "adamax": (None, lambda rate=0.1: tf_multitier.optimizers.Adamax(rate)),
+    "lion": (None, lambda rate=0.1: tf_multitier.optimizers.Lion(rate)),
+    "nadam": (None, lambda rate=0.1: tf_multitier.optimizers.Nadam(rate)),
 }
+TF2_ALONE = {rule for rule, (of_v1, _) in OPTIMIZERS.items() if of_v1 is None}
 
 
 class SessionWorld:

@@ -91,6 +91,18 @@ def with_gradients(optimizer: typing.Any, grads: list, variables: list) -> tuple
     return optimizer._filter_empty_gradients(grads, variables)
 
 
+def is_decayed(optimizer: typing.Any, variable: typing.Any) -> bool:
+    """Whether a variable has the weight decay of an optimizer: `exclude_from_weight_decay` takes some out."""
+    return optimizer._use_weight_decay(variable)
+
+
+def copy_exclusions(source: typing.Any, target: typing.Any) -> None:
+    """Gives an optimizer the exclusions of another one (`exclude_from_weight_decay`), which its configuration lacks."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
+
+
 # The functions that load weights into a model that exists: (module, name, place of the model among the arguments). Where a version
 # of Keras lacks one, a load that it does may fail half-way.
 LOADS = [

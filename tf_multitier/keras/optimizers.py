@@ -163,18 +163,8 @@ _OURS_ALONE_IN = {"Adagrad": {"epsilon"}}
 
 
 def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
-    """The optimizer of tf_multitier.optimizers that trains rows by the rule and the learning rate of a Keras optimizer.
-
-    Raises:
-      NotImplementedError: amsgrad, or weight_decay of another class than AdamW.
-    """
-    config, kind = optimizer.get_config(), type(optimizer).__name__
-    if config.get("amsgrad"):
-        raise NotImplementedError(f"with_rows: amsgrad of {kind} has no rule for rows")
-    if config.get("weight_decay") and rule != "AdamW":
-        raise NotImplementedError(
-            f"with_rows: weight_decay of {kind}: expected none, found {config['weight_decay']}: use AdamW"
-        )
+    """The optimizer of tf_multitier.optimizers that trains rows by the rule and the learning rate of a Keras optimizer."""
+    config = optimizer.get_config()
     its_class = getattr(
         row_optimizers, "Momentum" if rule == "SGD" and config.get("momentum") else rule
     )
@@ -183,7 +173,9 @@ def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
         - _OURS_ALONE
         - _OURS_ALONE_IN.get(rule, set())
     )
-    return its_class(lambda: optimizer.learning_rate, **{name: config[name] for name in names})
+    made = its_class(lambda: optimizer.learning_rate, **{name: config[name] for name in names})
+    made.is_decayed = lambda variable: keras_internals.is_decayed(optimizer, variable)
+    return made
 
 
 def _derived(name):
@@ -199,14 +191,14 @@ globals().update({made.__name__: made for made in _CLASSES.values()})
 def with_rows(optimizer: typing.Any) -> typing.Any:
     """An optimizer like `optimizer`, not yet used, that also trains the rows of embedding layers.
 
-    Rows follow its rule, learning rate, schedule and clipping. `global_clipnorm` covers rows and dense weights together. With AdamW, a
-    row decays only in steps that have a gradient for it.
+    Rows follow its rule, learning rate, schedule, clipping and weight decay. `global_clipnorm` covers rows and dense weights together.
+    A row moves and decays only in steps that have a gradient for it.
 
     Args:
-      optimizer: keras.optimizers.SGD, Adagrad, Adam, AdamW, RMSprop, Ftrl or Adadelta, or one of their names.
+      optimizer: keras.optimizers.SGD, Adagrad, Adam, AdamW, Adamax, Nadam, Lion, RMSprop, Ftrl or Adadelta, or one of their names.
 
     Raises:
-      NotImplementedError: another optimizer, amsgrad, or weight_decay of another class than AdamW.
+      NotImplementedError: another optimizer.
       TypeError: an optimizer of Keras 2.
     """
     keras_versions.refuse("with_rows: optimizer", optimizer)
@@ -231,4 +223,6 @@ def remade(optimizer: typing.Any, its_class: type) -> typing.Any:
     rate = optimizer._learning_rate  # the property calls a function
     if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         config["learning_rate"] = rate  # in the configuration, a lambda is code that Keras refuses
-    return its_class.from_config(config)  # type: ignore[attr-defined]
+    made = its_class.from_config(config)  # type: ignore[attr-defined]
+    keras_internals.copy_exclusions(optimizer, made)
+    return made

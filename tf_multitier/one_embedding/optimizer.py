@@ -54,7 +54,8 @@ class Optimizer(tf.Module):
             raise TypeError(
                 f"one_embedding.Optimizer: embeddings: expected a list of embeddings, found {embeddings!r}"
             )
-        for refused in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
+        averages = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
+        for refused in (*averages, "weight_decay", "amsgrad"):
             if getattr(optimizer, refused, None):
                 raise NotImplementedError(
                     f"one_embedding.Optimizer: rows cannot be trained with {refused} of {kind}: expected an optimizer without it"

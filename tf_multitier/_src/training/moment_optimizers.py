@@ -1,4 +1,7 @@
-"""Optimizers of optimizers.py with a moving mean of the gradients: Adam and AdamW."""
+"""Optimizers of optimizers.py with a moving mean of the gradients: Adam, AdamW, Nadam, Adamax and Lion.
+
+They are lazy, as all are: a row's means, and the row, move in steps that have a gradient for it only.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,23 @@ import tensorflow as tf
 
 from tf_multitier._src.training.row_optimizer import RATE
 from tf_multitier._src.training.row_optimizer import RowOptimizer
-from tf_multitier._src.training.row_optimizer import scalar
 
 
-class Adam(RowOptimizer):
-    """Adam. A row's moments change in steps that have a gradient for it only. See tf.keras.optimizers.Adam; without amsgrad."""
-
-    _RULE, _V1_NAME = "adam", "Adam"
+class _WithPowers(RowOptimizer):
+    """beta_1 and beta_2 to the power of the next step, as products, which is how v1's Adam computes them."""
 
     def __init__(
         self,
-        learning_rate: typing.Any = RATE,
-        beta_1: typing.Any = 0.9,
-        beta_2: typing.Any = 0.999,
-        epsilon: typing.Any = 1e-7,
-        name: str | None = None,
+        learning_rate: typing.Any,
+        beta_1: typing.Any,
+        beta_2: typing.Any,
+        epsilon: typing.Any,
+        name: str | None,
+        weight_decay: typing.Any,
     ) -> None:
-        super().__init__(learning_rate, name, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
-        # beta_1 and beta_2 to the power of the next step, as products, which is how v1's Adam computes them.
+        super().__init__(
+            learning_rate, name, weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
+        )
         with tf.init_scope():
             betas = [self._now(self.hyperparameters[key]) for key in ("beta_1", "beta_2")]
             self.beta_1_power = tf.Variable(betas[0], trainable=False, name="beta_1_power")
@@ -40,10 +42,32 @@ class Adam(RowOptimizer):
         self.beta_2_power.assign(self.beta_2_power * self._now(self.hyperparameters["beta_2"]))
 
 
+class Adam(_WithPowers):
+    """Adam. See tf.keras.optimizers.Adam."""
+
+    _RULE, _V1_NAME = "adam", "Adam"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = RATE,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.999,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+        *,
+        amsgrad: bool = False,
+        weight_decay: typing.Any = None,
+    ) -> None:
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name, weight_decay)
+        self.amsgrad = bool(amsgrad)
+        if amsgrad:
+            self._RULE = "adam_amsgrad"
+
+
 class AdamW(Adam):
     """Adam with decoupled weight decay: w -= learning_rate * weight_decay * w, in rows that have a gradient.
 
-    See tf.keras.optimizers.AdamW; without amsgrad.
+    See tf.keras.optimizers.AdamW.
     """
 
     _RULE, _V1_NAME = "adamw", "AdamW"
@@ -56,14 +80,100 @@ class AdamW(Adam):
         beta_2: typing.Any = 0.999,
         epsilon: typing.Any = 1e-7,
         name: str | None = None,
+        *,
+        amsgrad: bool = False,
     ) -> None:
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, name)
-        with tf.init_scope():
-            self.weight_decay = scalar(weight_decay, "weight_decay")
+        super().__init__(
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            name,
+            amsgrad=amsgrad,
+            weight_decay=weight_decay,
+        )
+        self._DECAYS = not amsgrad
 
     def _hyper(self, learning_rate):
+        hyper = super()._hyper(learning_rate)
+        if not self._DECAYS:
+            return hyper
         # The rule multiplies the decay by the bias-corrected rate, alpha. This cancels the correction. Not as a quotient by a root:
         # in a tf.function Grappler makes that a product with rsqrt, which has other bits.
-        rate, beta_1, beta_2, epsilon, power_1, power_2 = super()._hyper(learning_rate)
+        power_1, power_2 = hyper[4:]
         decay = self._now(self.weight_decay) * tf.sqrt(tf.square(1 - power_1) / (1 - power_2))
-        return [rate, beta_1, beta_2, epsilon, power_1, power_2, decay]
+        return [*hyper, decay]
+
+
+class Nadam(_WithPowers):
+    """Adam with Nesterov's momentum. See tf.keras.optimizers.Nadam."""
+
+    _RULE, _V1_NAME = "nadam", "Nadam"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = RATE,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.999,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
+    ) -> None:
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name, weight_decay)
+        with tf.init_scope():
+            # That of the steps before.
+            self.momentum_product = tf.Variable(1.0, trainable=False, name="momentum_product")
+
+    def _momentum(self, ahead):
+        """The momentum of this step, or of a later one."""
+        step = tf.cast(self.iterations + 1 + ahead, tf.float32)
+        return self._now(self.hyperparameters["beta_1"]) * (1 - 0.5 * tf.pow(0.96, step))
+
+    def _hyper(self, learning_rate):
+        rate, beta_1, beta_2, epsilon, _, power_2 = super()._hyper(learning_rate)
+        now = self._momentum(0)
+        product = self.momentum_product * now
+        return [rate, beta_1, beta_2, epsilon, power_2, now, self._momentum(1), product]
+
+    def _step_done(self):
+        super()._step_done()
+        self.momentum_product.assign(self.momentum_product * self._momentum(0))
+
+
+class Adamax(_WithPowers):
+    """Adam with the largest gradient, which decays, in place of the mean of squares. See tf.keras.optimizers.Adamax."""
+
+    _RULE, _V1_NAME = "adamax", "Adamax"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = RATE,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.999,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
+    ) -> None:
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name, weight_decay)
+
+    def _hyper(self, learning_rate):
+        return super()._hyper(learning_rate)[:-1]
+
+
+class Lion(RowOptimizer):
+    """Steps of one size by the sign of a mean of gradients. See tf.keras.optimizers.Lion."""
+
+    _RULE, _V1_NAME = "lion", "Lion"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = RATE,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.99,
+        name: str | None = None,
+        *,
+        weight_decay: typing.Any = None,
+    ) -> None:
+        super().__init__(learning_rate, name, weight_decay, beta_1=beta_1, beta_2=beta_2)

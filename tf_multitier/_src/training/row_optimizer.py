@@ -1,4 +1,9 @@
-"""RowOptimizer: the base class of the optimizers of optimizers.py: state, slots, hyperparameters, and one step over variables."""
+"""RowOptimizer: the base class of the optimizers of optimizers.py: state, slots, hyperparameters, and one step over variables.
+
+`weight_decay` is that of Keras: decoupled, scaled by the learning rate, before the rule's step. A rule has it under the engine's name
+"<rule>+weight_decay" (cc/optimizer/decayed_rule.h) with one more hyperparameter. Slots are those of the rule, so a checkpoint with and
+one without decay restore each other. A row decays in steps that train it; a dense table of Keras decays all rows in each step.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +77,16 @@ class RowOptimizer(tf.Module):
     # Name of the v1 optimizer, which gives the columns their names.
     _V1_NAME = ""
 
-    def __init__(self, learning_rate: typing.Any, name: str | None, **hyper: typing.Any) -> None:
+    # Whether the rule has a weight decay among its own hyperparameters, the last.
+    _DECAYS = False
+
+    def __init__(
+        self,
+        learning_rate: typing.Any,
+        name: str | None,
+        weight_decay: typing.Any = None,
+        **hyper: typing.Any,
+    ) -> None:
         super().__init__(name=self._scope)
         if not eager.is_outside_of_graphs():
             raise RuntimeError(
@@ -86,6 +100,11 @@ class RowOptimizer(tf.Module):
             is_given = not isinstance(learning_rate, Default)
             self.rate_is_given = tf.Variable(is_given, trainable=False, name="rate_is_given")
             self.hyperparameters = {key: scalar(value, key) for key, value in hyper.items()}
+            self.weight_decay = (
+                None if weight_decay is None else scalar(weight_decay, "weight_decay")
+            )
+        # For an embedding variable, whether its rows have the weight decay.
+        self.is_decayed: typing.Callable = lambda variable: True
         self._twins: typing.Any = weakref.WeakSet()
 
     @property
@@ -239,6 +258,17 @@ class RowOptimizer(tf.Module):
         for grad, variable in pairs:
             eager.check_use(variable, "an update of embedding variable")
             names, values = self._add_slots(variable)
-            rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
-            made.append(updates.update(variable, grad, step, hyper, names, rule))
+            its_rule, its_hyper = self._with_decay(variable, hyper)
+            rule = dict(rule=its_rule, slot_initial_values=values, use_locking=False)
+            made.append(updates.update(variable, grad, step, its_hyper, names, rule))
         group_updates.made(made)
+
+    def _with_decay(self, variable, hyper):
+        """(rule, hyperparameters) of the update of a variable."""
+        if self.weight_decay is None:
+            return self._RULE, hyper
+        if self._DECAYS:
+            return self._RULE, hyper if self.is_decayed(variable) else [*hyper[:-1], 0.0]
+        if not self.is_decayed(variable):
+            return self._RULE, hyper
+        return f"{self._RULE}+weight_decay", [*hyper, self._now(self.weight_decay)]
