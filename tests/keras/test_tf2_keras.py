@@ -213,21 +213,14 @@ def test_a_feature_name_that_no_variable_may_have_is_refused(name):
         kt.GroupEmbedding({"a": {"output_dim": 2}, name: {"output_dim": 2}})
 
 
-@pytest.mark.parametrize(
-    "setting", [{"use_ema": True}, {"gradient_accumulation_steps": 2}, {"loss_scale_factor": 128.0}]
-)
-def test_averages_and_accumulation_are_refused_by_name(setting):
+@pytest.mark.parametrize("setting", [{"use_ema": True}, {"loss_scale_factor": 128.0}])
+def test_averages_and_static_scales_are_refused_by_name(setting):
     for optimizer in (
         keras.optimizers.SGD(**setting),
         kt.with_rows(keras.optimizers.Adam(**setting)),
     ):
         with pytest.raises(NotImplementedError, match=f"'emb'.*{next(iter(setting))}"):
             fit(model(optimizers.SGD()), optimizer)
-
-
-def test_loss_scaling_is_refused_by_name():
-    with pytest.raises(NotImplementedError, match="'emb'.*LossScaleOptimizer: compile"):
-        fit(model(optimizers.SGD()), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
 
 
 def test_optimizers_without_a_rule_are_refused_by_name():

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_multitier
 from worlds import needs_eager
+from worlds import same_bits
 
 pytestmark = needs_eager
 kt = pytest.importorskip("tf_multitier.keras")
@@ -101,3 +102,102 @@ def test_rows_without_a_gradient_do_not_decay():
         optimizer.apply_gradients([(tf.IndexedSlices(tf.zeros([1, DIM]), [key]), ev)])
     found = tf.nn.embedding_lookup(ev, [1, 2, 3])[:, 0]
     np.testing.assert_allclose(found, [0.95, 0.95**2, 1], rtol=1e-6)
+
+
+@pytest.fixture
+def half_precision():
+    keras.config.set_dtype_policy("mixed_float16")
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def scaled(optimizer, initial_scale):
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
+
+
+@pytest.mark.parametrize("storage, eagerly", zip(STORAGES, [False, True]))
+def test_half_precision_scales_the_loss(storage, eagerly, tmp_path, half_precision):
+    """The scale of 2**24 is too large for float16: the first steps are skipped."""
+    make = lambda: keras.optimizers.Adam(0.02, global_clipnorm=0.5)
+    models = pair(storage, tmp_path, policy="mixed_float16")
+    trained = scaled(kt.with_rows(make()), 2.0**24), scaled(make(), 2.0**24)
+    trains_alike(models, trained, rtol=1e-3, run_eagerly=eagerly)
+    steps = {int(optimizer.iterations) for optimizer in trained}
+    assert len(steps) == 1 and 0 < steps.pop() < 2 * len(X) // BATCH
+    assert trained[0].dynamic_scale.numpy() == trained[1].dynamic_scale.numpy() < 2.0**24
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["optimizer of the layer", "with_rows"])
+def test_compile_scales_the_loss_and_skipped_steps_leave_rows(is_own, half_precision):
+    optimizer = tf_multitier.optimizers.Adam(0.01) if is_own else None
+    layer = kt.Embedding(DIM, optimizer=optimizer, combiner="sum")
+    ids = keras.Input((3,), dtype="int64")
+    model = keras.Model(ids, keras.layers.Dense(1)(layer(ids)))
+    model.compile("adam" if is_own else kt.with_rows("adam"), "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    model.fit(X, np.full_like(Y, np.nan), batch_size=BATCH, verbose=0)
+    [table] = layer.tables
+    assert table.total_count() == 0 and model.optimizer.iterations == 0
+    model.fit(X, Y, batch_size=BATCH, verbose=0)
+    before = table.export()
+    frequencies = table.get_frequency(range(IDS)).numpy()
+    assert set(frequencies) == {int(model.optimizer.iterations)}  # each id is in each step once
+    model.fit(X, np.full_like(Y, np.nan), batch_size=BATCH, verbose=0)
+    same_bits(before, table.export())
+
+
+@pytest.mark.parametrize(
+    "name, settings, storage",
+    [
+        ("SGD", {}, "DRAM"),
+        ("Adam", {"weight_decay": 0.5}, "DRAM_SSDHASH"),
+        ("Adagrad", {"clipnorm": 0.1}, "DRAM_SSDHASH"),
+        ("Nadam", {"clipvalue": 0.01}, "DRAM"),
+    ],
+)
+def test_gradients_are_accumulated(name, settings, storage, tmp_path):
+    """Keras' steps of a dense table, also where the last steps of an epoch are fewer."""
+    make = lambda: getattr(keras.optimizers, name)(0.05, gradient_accumulation_steps=4, **settings)
+    models = pair(storage, tmp_path)
+    trains_alike(models, (kt.with_rows(make()), make()))
+    [table] = models[0].get_layer("emb").tables
+    assert set(table.get_frequency(range(IDS)).numpy()) == {2 * len(X) // BATCH}
+    assert models[0].optimizer.row_optimizer.iterations == 2 * len(X) // BATCH // 4
+
+
+def test_accumulated_gradients_are_those_of_a_larger_batch(tmp_path):
+    rng = np.random.default_rng(5)
+    x, y = rng.integers(0, IDS, (64, 3)), rng.normal(size=(64, 1))
+    own = tf_multitier.optimizers.SGD(0.1)
+    found = []
+    for optimizer, steps in ((None, 1), (None, 4), (own, 4)):
+        model, _ = pair("DRAM", tmp_path, optimizer)
+        settings = {"gradient_accumulation_steps": steps} if steps > 1 else {}
+        model.compile(kt.with_rows(keras.optimizers.SGD(0.1, **settings)), "mse")
+        model.fit(x, y, batch_size=32 // steps, epochs=2, shuffle=False, verbose=0)
+        found.append(values(model))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+    same_bits(found[1], found[2])
+
+
+def test_gradients_that_are_kept_are_saved(tmp_path):
+    make = lambda: kt.with_rows(keras.optimizers.Adam(0.05, gradient_accumulation_steps=4))
+    whole, _ = pair("DRAM", tmp_path)
+    fit(whole, make())
+    part, _ = pair("DRAM", tmp_path)
+    part.compile(make(), "mse")
+    part.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)  # the last two steps are kept
+    part.save(tmp_path / "part.keras")
+    loaded = keras.saving.load_model(tmp_path / "part.keras")
+    loaded.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    same_bits(values(loaded), values(whole))
+
+
+def test_accumulation_that_cannot_be_is_refused():
+    model, _ = pair("DRAM", None)
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2, global_clipnorm=1.0)
+    with pytest.raises(NotImplementedError, match="gradient_accumulation_steps and global_clipno"):
+        fit(model, kt.with_rows(optimizer))
+    model, _ = pair("DRAM", None, tf_multitier.optimizers.SGD())
+    with pytest.raises(NotImplementedError, match="without gradient_accumulation_steps, or .*SGD"):
+        fit(model, keras.optimizers.SGD(gradient_accumulation_steps=2))

@@ -12,6 +12,7 @@ import sys
 import typing
 
 import keras
+import tensorflow as tf
 
 
 def seed_of_program() -> int | None:
@@ -101,6 +102,21 @@ def copy_exclusions(source: typing.Any, target: typing.Any) -> None:
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))
+
+
+def make_loss_scale_take_rows(optimizer: typing.Any) -> None:
+    """Makes a LossScaleOptimizer, of this object alone, check the values of gradients of rows and divide them by the scale.
+
+    Keras' own check makes rows dense, and it leaves the gradients of variables with `overwrite_with_gradient` as they are.
+    """
+    if "check_finite" in vars(optimizer):
+        return
+    own, is_overwritten = optimizer.check_finite, optimizer._overwrite_variable_with_gradient
+    values = lambda g: g.values if isinstance(g, tf.IndexedSlices) else g
+    check = lambda grads: own([values(g) for g in grads])
+    is_left = lambda v: is_overwritten(v) and not hasattr(v, "embedding_variable")
+    object.__setattr__(optimizer, "check_finite", check)
+    object.__setattr__(optimizer, "_overwrite_variable_with_gradient", is_left)
 
 
 # The functions that load weights into a model that exists: (module, name, place of the model among the arguments). Where a version

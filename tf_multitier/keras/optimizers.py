@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.processes import reduced
+from tf_multitier.keras import accumulation
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import loads
@@ -28,9 +29,12 @@ class _WithRows(UpdatesRows):
     # Of Keras' class.
     built: typing.Any
     name: typing.Any
-    iterations: typing.Any
+    _iterations: typing.Any  # of steps; `iterations` is the number of updates
+    gradient_accumulation_steps: typing.Any
+    global_clipnorm: typing.Any
 
     _rule: str
+    _kept: accumulation.KeptGradients
 
     @property
     def row_optimizer(self) -> typing.Any:
@@ -49,9 +53,29 @@ class _WithRows(UpdatesRows):
             its
         )  # in a function: Keras would track a list's variables as its own
         super().build(variables)  # type: ignore[misc]
-        for variable in its:
-            if isinstance(variable, Rows):
-                (variable.row_optimizer or self.row_optimizer).build([variable])
+        rows = [variable for variable in its if isinstance(variable, Rows)]
+        for variable in rows:
+            (variable.row_optimizer or self.row_optimizer).build([variable])
+        if self.gradient_accumulation_steps:
+            self._check_accumulation(rows)
+            self._kept = accumulation.KeptGradients(rows)
+
+    def _check_accumulation(self, rows):
+        of_world = [one for one in rows if one.embedding_variable.of_world is not None]
+        found = "a CollectiveStrategy" if of_world else "global_clipnorm"
+        if rows and (of_world or self.global_clipnorm):
+            raise NotImplementedError(
+                f"optimizer '{self.name}': rows of embedding variables cannot be trained with gradient_accumulation_steps and {found}: "
+                f"expected an optimizer without one of them"
+            )
+
+    def add_variable_from_reference(
+        self, reference_variable: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> typing.Any:
+        """As Keras. For rows None: what an optimizer has for them is a column of theirs, or in accumulation.py."""
+        if isinstance(reference_variable, Rows):
+            return None
+        return super().add_variable_from_reference(reference_variable, *args, **kwargs)  # type: ignore[misc]
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
         """Updates rows and dense variables. Warns about variables without a gradient, as Keras does.
@@ -71,20 +95,45 @@ class _WithRows(UpdatesRows):
             with keras.name_scope(self.name):
                 self.build(variables)
         grads, variables = keras_internals.with_gradients(self, grads, variables)
-        grads = clipped(self, grads, [v.whole if isinstance(v, Rows) else None for v in variables])
-        pairs = list(zip(grads, variables))
-        rows = [(g, v) for g, v in pairs if isinstance(v, Rows)]
+        if self.gradient_accumulation_steps:
+            its = [i for i, v in enumerate(variables) if isinstance(v, Rows)]
+            self._accumulate([grads[i] for i in its], [variables[i] for i in its])
+        else:
+            wholes = [v.whole if isinstance(v, Rows) else None for v in variables]
+            grads = clipped(self, grads, wholes)
+            self._update_rows([(g, v) for g, v in zip(grads, variables) if isinstance(v, Rows)])
+        dense = [(g, v) for g, v in zip(grads, variables) if not isinstance(v, Rows)]
+        if dense:
+            super().apply([g for g, _ in dense], [v for _, v in dense])  # type: ignore[misc]
+        else:
+            self._iterations.assign_add(1)
+
+    def _update_rows(self, rows):
         own = [(g, v.embedding_variable) for g, v in rows if v.row_optimizer is None]
         if own:
             self.row_optimizer.apply_gradients(own)
         for gradient, variable in rows:
             if variable.row_optimizer is not None:
                 variable.assign(gradient)
-        dense = [(g, v) for g, v in pairs if not isinstance(v, Rows)]
-        if dense:
-            super().apply([g for g, _ in dense], [v for _, v in dense])  # type: ignore[misc]
-        else:
-            self.iterations.assign_add(1)
+
+    def _accumulate(self, grads, rows):
+        """Keeps gradients of rows, or updates rows by those that were kept and these. Keras does so with those of dense variables."""
+        if not rows:
+            return
+        steps = self.gradient_accumulation_steps
+        entries = self._kept.with_step(grads, rows)
+
+        def update():
+            means = [accumulation.mean(*of_one, steps) for of_one in entries]
+            self._update_rows(list(zip(clipped(self, means, [v.whole for v in rows]), rows)))
+            self._kept.clear()
+            return True
+
+        def keep():
+            self._kept.keep(entries, rows)
+            return False
+
+        tf.cond((self._iterations + 1) % steps == 0, update, keep)
 
     def save_own_variables(self, store: typing.Any) -> None:
         """Also saves the state of the row optimizer."""
@@ -92,11 +141,15 @@ class _WithRows(UpdatesRows):
         state: typing.Any = OptimizerState.of(self.row_optimizer)
         for name, array in state.variables.items():
             store[f"rows_{state.optimizer}_{name}"] = array
+        if self.gradient_accumulation_steps and self.built:
+            for name, array in self._kept.arrays().items():
+                store[f"kept_{name}"] = array
 
     def load_own_variables(self, store: typing.Any) -> None:
         """Also loads the state of the row optimizer."""
         names = list(store.keys())
-        dense = {key: store[key] for key in names if not key.startswith("rows_")}
+        dense = {key: store[key] for key in names if not key.startswith(("rows_", "kept_"))}
+        kept = {key[len("kept_") :]: store[key] for key in names if key.startswith("kept_")}
         its = [key.split("_", 2) for key in names if key.startswith("rows_")]
         with loads.together():
             super().load_own_variables(dense)  # type: ignore[misc]
@@ -104,6 +157,8 @@ class _WithRows(UpdatesRows):
                 arrays = {name: store[f"rows_{rule}_{name}"] for _, of, name in its if of == rule}
                 state = OptimizerState(rule, arrays)
                 state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
+        if kept and self.gradient_accumulation_steps:
+            self._kept.assign(kept)
 
 
 def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:

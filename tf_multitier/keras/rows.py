@@ -18,6 +18,7 @@ from tf_multitier._src.processes import strategies
 from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.keras import keras_internals
 from tf_multitier.keras import learning_rates
 from tf_multitier.keras import loads
 from tf_multitier.keras.keras_versions import Keras3Object
@@ -106,7 +107,11 @@ class Rows(Keras3Object, keras.Variable):
         return True
 
     def _check_unless_building(self):
-        if not _is_building() or any(map(_reads_gradients_first, _calling_optimizers())):
+        optimizers = _calling_optimizers()
+        for optimizer in optimizers:
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                keras_internals.make_loss_scale_take_rows(optimizer)
+        if not _is_building() or any(map(_makes_accumulators, optimizers)):
             self.check()
 
     def check(self) -> None:
@@ -114,23 +119,22 @@ class Rows(Keras3Object, keras.Variable):
 
         Raises:
           ValueError: neither the layer nor the model's optimizer trains rows.
-          NotImplementedError: the optimizer scales losses, accumulates gradients or averages weights.
+          NotImplementedError: the optimizer has a static loss scale, accumulates gradients or averages weights.
         """
         for optimizer in _calling_optimizers():
             name = type(optimizer).__name__
-            for refused in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
-                if getattr(optimizer, refused, None):
+            refused = {"use_ema": "", "loss_scale_factor": ""}
+            if not isinstance(optimizer, UpdatesRows):
+                cure = f", or tf_multitier.keras.with_rows(keras.optimizers.{name}(...))"
+                refused["gradient_accumulation_steps"] = cure
+            for setting, cure in refused.items():
+                if getattr(optimizer, setting, None):
                     raise NotImplementedError(
-                        f"{self._owner}: rows of embedding variables cannot be trained with {refused} of {name}: "
-                        f"expected an optimizer without {refused}"
+                        f"{self._owner}: rows of embedding variables cannot be trained with {setting} of {name}: "
+                        f"expected an optimizer without {setting}{cure}"
                     )
-            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-                raise NotImplementedError(
-                    f"{self._owner}: rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
-                    "with auto_scale_loss=False"
-                )
-            if isinstance(optimizer, CHOOSERS):
-                continue  # the optimizer that it chose for these rows is among the callers when it updates them
+            if isinstance(optimizer, (keras.optimizers.LossScaleOptimizer, CHOOSERS)):
+                continue  # the optimizer that has these rows from it is among the callers when it updates them
             if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
                 raise ValueError(
                     f"{self._owner}: expected an optimizer that trains rows of embedding variables, found {name}: {self._cure(name)}"
@@ -298,10 +302,9 @@ def _calling_optimizers():
     return found
 
 
-def _reads_gradients_first(optimizer):
-    """Whether an optimizer uses the gradients of rows, or makes variables like them, before it asks whether it shall pass them on."""
-    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    return is_scaling or bool(getattr(optimizer, "gradient_accumulation_steps", None))
+def _makes_accumulators(optimizer):
+    """Whether an optimizer makes variables like the rows before it asks whether it shall pass their gradients on."""
+    return bool(getattr(optimizer, "gradient_accumulation_steps", None))
 
 
 def _is_building():
