@@ -254,10 +254,12 @@ class HbmTable final : public EmbeddingTable {
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
       MT_REQUIRES(turn_);
 
-  // --- administration.cc
-  class Snapshot;
+  // --- hand_down.cc
   Status HandDownAll() MT_REQUIRES(turn_);
   Status HandDownRange(uint32_t first, uint32_t n) MT_REQUIRES(turn_);
+
+  // --- administration.cc
+  class Snapshot;
   Status Empty() MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const {
