@@ -256,7 +256,7 @@ class HbmTable final : public EmbeddingTable {
 
   // --- hand_down.cc
   Status HandDownAll() MT_REQUIRES(turn_);
-  Status HandDownRange(uint32_t first, uint32_t n) MT_REQUIRES(turn_);
+  Status HandDownSpan(uint32_t first, uint32_t n, uint32_t chunk) MT_REQUIRES(turn_);
 
   // --- administration.cc
   class Snapshot;
