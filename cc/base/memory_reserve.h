@@ -1,5 +1,5 @@
 // MemoryLease: what an operation may need of small memory, held in reserve until the operation ends. The bound of a table's
-// rows is elsewhere: table/tier_budgets.h.
+// rows is elsewhere: table/tiering/tier_budgets.h.
 //
 // Large memory (row slabs, index, buffers, rows that a batch reads) is asked of Env or by NewArray (new_array.h). Where there
 // is none, the operation returns ResourceExhausted before it changes anything. All the small memory is in standard containers.

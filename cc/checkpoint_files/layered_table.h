@@ -3,8 +3,9 @@
 //   key --- in the layer? --- yes: its row there; a removed key reads as an absent one
 //                        \--- no: the table below
 //
-// A model that serves takes a delta this way (kernels/restore_kernel.cc): all versions that continue one base share the base,
-// and each has a layer of its own. Time and memory are proportional to what changed. The rows of the layer are in DRAM.
+// A model that serves takes a delta this way (tensorflow/checkpoint/restore_kernel.cc): all versions that continue one base
+// share the base, and each has a layer of its own. Time and memory are proportional to what changed. The rows of the layer are
+// in DRAM.
 //
 // Import and Remove fill the layer. REQUIRES: no other operation runs at the same time as these two. All other methods are
 // thread-safe. Whatever else would change rows is refused with FailedPrecondition.

@@ -21,15 +21,15 @@
 //
 // GroupGradient adds each entry's gradient to its key's sum, in the order of entries. ApplyRequest uses the plan's arrays: it
 // neither sorts keys nor searches the index for them. A place is a hint that the table checks, so rows may be evicted, moved or
-// removed between lookup and apply. UpdateGroup does both for many tables: a task sums a table's gradients and trains the table
+// removed between lookup and apply. UpdateGroup sums and trains many tables: a task sums one table's gradients and trains it
 // while the sums are in the cache.
 //
 // Balance: a member is one task. If a member has more than its share of the group's keys, its keys are split into pieces of
 // some thousands, and each piece is a task. The units of a partitioned variable are tasks too. The split affects the order of
 // distinct keys, but no value.
 //
-// A plan takes 20 bytes per distinct key and 4 to 12 bytes per entry. If the gradient needs them because of weights or
-// max_norm, it also has the values of distinct keys. A plan can be filled again, and then uses its old memory.
+// A plan takes 20 bytes per distinct key and 4 to 12 bytes per entry. With weights or max_norm, if the gradient needs them, it
+// also has the values of distinct keys. A plan can be filled again, and then uses its old memory.
 //
 // Thread-safe: plain functions over thread-safe tables. A finished plan is immutable.
 
@@ -209,8 +209,8 @@ struct UnitUpdate {
 
 // Trains the tables. Only grads and strides of `gradients` are used. A table gets the same bits as from a GradientOfGroup and a
 // separate EmbeddingTable::Apply. Each table is updated completely or not at all. If the update of a table fails, the other
-// tables are still updated; the first error is returned. A snapshot of several tables (table/snapshot_together.h) has all
-// updates of a call, or none. REQUIRES: each table occurs once
+// tables are still updated; the first error is returned. A snapshot of several tables (table/snapshot/snapshot_together.h) has
+// all updates of a call, or none. REQUIRES: each table occurs once
 Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
                    Executor* executor = nullptr);
 

@@ -10,8 +10,8 @@
 // this folder and cc/options know the kinds of tiers. A table uses the interface Tier. Python lists the kinds in
 // storage_types.py and sizing.py. The recipe for a new one is in CONTRIBUTING.md.
 //
-// HBM is above the table of the other tiers (table/table_below.h), on a Device. It is inclusive: its rows are copies of rows
-// below it, or newer.
+// HBM is above the table of the other tiers (table/host/table_below.h), on a Device. It is inclusive: its rows are copies of
+// rows below it, or newer.
 //
 // PMEM alone is not a lower tier. Its files are the memory of the rows, which are read and updated in place (row/row_memory.h).
 // Its size is a hard bound, as for DRAM alone.

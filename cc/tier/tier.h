@@ -151,7 +151,7 @@ struct TierRecovery {
 };
 
 // A file whose records never change, and the records of it that are held. A snapshot can take the file in place of its rows
-// (table/snapshot.cc).
+// (table/host/snapshot.cc).
 struct SealedFile {
   static constexpr uint32_t kRun = 1024;
 

@@ -32,11 +32,11 @@
 //              Updates that ended before are then acknowledged. Rows stay where they are, clean
 //   keep       a flush when the table is destroyed: a graceful close loses nothing
 // A record that the tier wrote and synced by itself (a sealed segment of SSDHASH) is acknowledged, too. After a crash a key
-// reads as its newest acknowledged record. It may be older than the row in memory was. It is never torn, and no key that was
-// removed before a Flush returns. A table does not recover keys that a filter counted but did not admit, a Bloom filter's
-// counts, and recency: tiers do not store them. A last tier with a size keeps no copies: a Flush moves all rows into it, so
-// they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written again. Such records
-// come on top of the tier's size.
+// reads as its newest acknowledged record. It may be older than the row in memory was. It is never torn, and a key that was
+// removed before a Flush does not return. A table does not recover keys that a filter counted but did not admit, a Bloom
+// filter's counts, and recency: tiers do not store them. A last tier with a size keeps no copies: a Flush moves all rows into
+// it, so they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written again. Such
+// records come on top of the tier's size.
 //
 // This is the interface, and the life of a table in host memory (host_table.h). A table in HBM (hbm/hbm_table.h) stands above
 // one and keeps copies of rows.
@@ -73,8 +73,8 @@ struct ApplyRequest {
   Span<const int64_t> keys;      // [n], repeats allowed
   const float* grads = nullptr;  // [n, dim]
   Span<const int64_t> counts;    // [n] occurrences of each entry, or empty: one each
-  // [n] the table of each entry, which decides what a new row begins with; of a repeated key, that of its first entry. Empty,
-  // or kNoTable in an entry: not known; then the key must have a row, unless there is one table.
+  // [n] the table of each entry, which decides what a new row begins with; of a repeated key, its first entry's. Empty or
+  // kNoTable: unknown; with several tables, the key must then have a row.
   Span<const uint16_t> tables;
   const UpdateRule* rule = nullptr;
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
@@ -122,9 +122,9 @@ class EmbeddingTable : public TableAdmin {
   virtual const AbsentValues& absent_values() const = 0;
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
-  // passed, or until ReleasePrefetched(). A row that is kept already stays until the later of the two timeouts; its next use
-  // ends both. Creates no key. At most a quarter of the DRAM budget is kept in this way. Further rows stay where they are.
-  // `pinned` (may be null): how many rows this call keeps that were not kept before.
+  // passed, or until ReleasePrefetched(). If a row was kept before, the later timeout holds; its next use ends both. Creates no
+  // key. At most a quarter of the DRAM budget is kept in this way. Further rows stay where they are. `pinned` (may be null):
+  // how many rows this call keeps that were not kept before.
   virtual Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) = 0;
   virtual void ReleasePrefetched() = 0;
 
@@ -142,7 +142,7 @@ class EmbeddingTable : public TableAdmin {
   virtual Status Version(Span<const int64_t> keys, int64_t* out) = 0;  // out: [n]
   // The score of each key: its frequency or its version (TableOptions::score).
   Status ScoreOf(Span<const int64_t> keys, int64_t* out);  // out: [n]
-  // The score that updates set from now on. *decreased: it is the first that is less than the one before it. InvalidArgument
+  // The score that updates set from now on. *decreased: this is the first score below the one before. InvalidArgument
   // unless the score is custom. Updates are FailedPrecondition before the first call.
   virtual Status SetScore(int64_t score, bool* decreased) = 0;
   // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.

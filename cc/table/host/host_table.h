@@ -8,6 +8,7 @@
 //   adopt.cc             rows that a tier recovered
 //   inspection.cc        Frequency, Version, LookupTier
 //   removal.cc           Remove, Clear
+//   counted_bound.cc     the most keys that a counter filter may count
 //   expiration.cc        Expire
 //   scan.cc              Scan
 //   import.cc            Import

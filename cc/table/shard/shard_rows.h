@@ -126,7 +126,7 @@ class ShardRows {
     if (!marks_.ignores_rows()) marks_.RowChanges(slot != kNoLocation ? slot : SlotOf(row->key, hash));
     return RowSlab::Data(row);
   }
-  // Whether BeginChange looks at more than the row: at what PrefetchChange fetches.
+  // Whether BeginChange also looks at what PrefetchChange fetches.
   bool notes_changes() const { return !marks_.ignores_rows(); }
   void PrefetchChange(uint64_t hash, uint32_t slot) const {
     slot != kNoLocation ? marks_.PrefetchRow(slot) : index_.Prefetch(hash);
@@ -263,8 +263,7 @@ class ShardRows {
   void ForgetChanges() { marks_.ForgetChanges(); }
   // The copies of rows that changed and wait for the snapshot, which gives them now.
   std::vector<Rows> TakeCopies() { return marks_.TakeCopies(); }
-  // For a delta: at most n keys that it has still to give and must look up, because their rows were removed, or are or were in
-  // lower tiers.
+  // For a delta: up to n keys that it must still look up and give: their rows were removed, or are or were in lower tiers.
   std::vector<int64_t> KeysToGive(size_t n) const {
     std::vector<int64_t> keys;
     for (auto key = marks_.keys().begin(); key != marks_.keys().end() && keys.size() < n; ++key) keys.push_back(*key);

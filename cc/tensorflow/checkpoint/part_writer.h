@@ -1,9 +1,9 @@
 // PartWriter: the file of one part of a checkpoint that is being saved (checkpoint_files/part_file.h). It is next to
 // TensorFlow's files.
 //
-// WriteParts: the files of several parts, as of one moment (table/snapshot_together.h). When it returns OK, every file is
-// complete and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards,
-// and with it the checkpoint exists.
+// WriteParts: the files of several parts, as of one moment (table/snapshot/snapshot_together.h). When it returns OK, every file
+// is complete and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written
+// afterwards, and with it the checkpoint exists.
 //
 // Rows of an SSDHASH tier are not written again where they can be linked (checkpoint_files/linked_rows.h). Three conditions:
 // the tier's directory and the checkpoint are on one file system that has hard links, SSDHASH is the only tier below DRAM, and
