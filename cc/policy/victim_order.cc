@@ -18,6 +18,7 @@ bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.r
 }  // namespace
 
 void VictimOrder::Insert(const RowUse& row, uint64_t clock, int64_t version) {
+  if (by_policy_ && policy_ == nullptr) policy_ = std::make_unique<ProbationClock>();
   if (policy_ != nullptr) policy_->Insert(Span<const RowUse>(&row, 1));
   if (by_score_ && new_.size() < kMostNewRows) new_.push_back(row.location);
   if (!exact_) return;
@@ -83,7 +84,8 @@ void VictimOrder::Sink(size_t at, const Entry& entry) {
 std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
   if (exact_) return ChooseExact(n, clock);
   if (by_score_) return ChooseByScore(n, clock);
-  return policy_ != nullptr ? ChooseByPolicy(n) : ChooseFromWindows(n, clock);
+  if (by_policy_) return policy_ != nullptr ? ChooseByPolicy(n) : std::vector<uint32_t>();
+  return ChooseFromWindows(n, clock);
 }
 
 Rank VictimOrder::Coldest(uint64_t clock) {

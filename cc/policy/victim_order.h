@@ -95,7 +95,7 @@ class VictimOrder {
         strategy_(strategy),
         exact_(exact),
         by_score_(by_score && !exact),
-        policy_(!exact && strategy == Replacement::kDefault ? new ProbationClock : nullptr) {}
+        by_policy_(!exact && strategy == Replacement::kDefault) {}
 
   // A row came into the slab. What its header says may still be unset, except for the recency: uncommitted and pinned rows are
   // never chosen. version: at most this, or Refresh is called later.
@@ -147,7 +147,8 @@ class VictimOrder {
   const Replacement strategy_;
   const bool exact_;
   const bool by_score_;
-  const std::unique_ptr<ProbationClock> policy_;
+  const bool by_policy_;
+  std::unique_ptr<ProbationClock> policy_;  // null until the first row: an empty one takes half a KiB
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;
