@@ -1,5 +1,5 @@
-// Cost of a grouped step without TensorFlow: tables of dim 16 with an Adagrad slot, Zipf(1.05) keys of a million each, 64
-// batches that were all trained before. Arguments: members, batch, keys of a row, threads.
+// Cost of a grouped step without TensorFlow: tables with an Adagrad slot, Zipf(1.05) keys of a million each, 64 batches that
+// were all trained before. Arguments: members, batch, keys of a row, threads, dim.
 //
 //   BM_Lookup     without a plan, as in serving
 //   BM_Plan       with a plan, as in training
@@ -30,7 +30,6 @@
 namespace multitier {
 namespace {
 
-constexpr int kDim = 16;
 constexpr int kBatches = 64;
 constexpr double kVocabulary = 1e6;
 constexpr double kAlpha = 1.05;
@@ -95,17 +94,17 @@ class TwoThreads : public Executor {
 
 class Group {
  public:
-  Group(int members, int batch, int hot) : members_(members), batch_(batch), hot_(hot) {
+  Group(int members, int batch, int hot, int dim) : members_(members), batch_(batch), hot_(hot), dim_(dim) {
     std::mt19937_64 random(1);
     std::uniform_real_distribution<double> uniform;
     const double e = 1.0 - kAlpha, reach = std::pow(kVocabulary + 1.0, e) - 1.0;
     for (int m = 0; m < members; ++m) {
       TableOptions options;
       options.name = "t" + std::to_string(m);
-      options.dim = kDim;
+      options.dim = dim_;
       ColumnSpec slot;
       slot.name = "accumulator";
-      slot.dim = kDim;
+      slot.dim = dim_;
       slot.initial_value = 0.1f;
       options.slots.push_back(slot);
       tables_.push_back(*EmbeddingTable::Create(options));
@@ -124,9 +123,9 @@ class Group {
         }
       }
     }
-    out_.resize(static_cast<size_t>(members) * batch * kDim);
+    out_.resize(static_cast<size_t>(members) * batch * dim_);
     grads_.resize(static_cast<size_t>(members), out_.data());
-    sums_.resize(static_cast<size_t>(members), std::vector<float>(static_cast<size_t>(batch) * hot * kDim));
+    sums_.resize(static_cast<size_t>(members), std::vector<float>(static_cast<size_t>(batch) * hot * dim_));
     for (int step = 0; step < kBatches; ++step) Step(step, nullptr);
   }
 
@@ -136,12 +135,12 @@ class Group {
       GroupMember& member = group[m];
       member.name = tables_[m]->options().name;
       member.units = Span<const GroupUnit>(&units_[m], 1);
-      member.dim = kDim;
+      member.dim = dim_;
       member.form = GroupForm::kSparse;
       member.keys = keys_[step % kBatches][m];
       member.indices = indices_;
       member.batch = batch_;
-      member.out = out_.data() + static_cast<size_t>(m) * batch_ * kDim;
+      member.out = out_.data() + static_cast<size_t>(m) * batch_ * dim_;
     }
     if (!LookupGroup(group, plan, executor).ok()) std::abort();
   }
@@ -178,7 +177,7 @@ class Group {
   int64_t keys() const { return int64_t{members_} * batch_ * hot_; }
 
  private:
-  const int members_, batch_, hot_;
+  const int members_, batch_, hot_, dim_;
   std::vector<std::unique_ptr<EmbeddingTable>> tables_;
   std::vector<GroupUnit> units_;
   std::vector<int64_t> indices_;
@@ -191,12 +190,12 @@ class Group {
 // The group of the benchmark before, where it is the same.
 Group* GroupOf(const benchmark::State& state) {
   static std::unique_ptr<Group> held;
-  static std::tuple<int64_t, int64_t, int64_t> held_for;
-  const std::tuple<int64_t, int64_t, int64_t> wanted(state.range(0), state.range(1), state.range(2));
+  static std::tuple<int64_t, int64_t, int64_t, int64_t> held_for;
+  const std::tuple<int64_t, int64_t, int64_t, int64_t> wanted(state.range(0), state.range(1), state.range(2), state.range(4));
   if (held == nullptr || held_for != wanted) {
     held.reset();
     held = std::make_unique<Group>(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
-                                   static_cast<int>(state.range(2)));
+                                   static_cast<int>(state.range(2)), static_cast<int>(state.range(4)));
     held_for = wanted;
   }
   return held.get();
@@ -260,8 +259,10 @@ void BM_Step(benchmark::State& state) {
 
 void Settings(benchmark::internal::Benchmark* benchmark) {
   for (const int threads : {1, 2}) {
-    benchmark->Args({26, 2048, 1, threads})->Args({26, 512, 1, threads});
-    benchmark->Args({50, 512, 1, threads})->Args({26, 2048, 10, threads});
+    benchmark->Args({26, 2048, 1, threads, 16})->Args({26, 512, 1, threads, 16})->Args({26, 128, 1, threads, 16});
+    benchmark->Args({50, 512, 1, threads, 16})->Args({26, 2048, 10, threads, 16});
+    benchmark->Args({100, 64, 1, threads, 8})->Args({26, 256, 1, threads, 32})->Args({26, 1024, 1, threads, 64});
+    benchmark->Args({8, 256, 10, threads, 128});
   }
   benchmark->Unit(benchmark::kMicrosecond)->UseRealTime()->MinTime(0.5);
 }
