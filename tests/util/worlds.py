@@ -281,7 +281,10 @@ def parts_of(variables):
 def same_bits(first, second):
     """Asserts that two nested results are equal to the bit."""
     for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
         np.testing.assert_array_equal(a, b)
+        if a.dtype != object:  # zeros of both signs are equal
+            assert a.tobytes() == b.astype(a.dtype).tobytes(), f"other signs: {a} and {b}"
 
 
 def has_eager():
