@@ -8,6 +8,7 @@ import pytest
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier._src.variable import working_folders
 from tf_multitier.checkpoint import __main__ as command
 
 _INT64_MIN = -(2**63)
@@ -172,3 +173,21 @@ def test_files_of_tfra_that_do_not_fit_are_refused(damage, message, tmp_path, ca
     damage(folder := tfra_files(tmp_path / "tfra"))
     assert convert("--from=tfra", folder, "--to=checkpoint", tmp_path / "model") == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_folder_of_a_target_keeps_what_is_not_ours(tmp_path, monkeypatch):
+    source = write(tmp_path / "model", user=rows_of([1, 2], 3))
+    foreign = tmp_path / ".d41d8cd98f00b204e9800998ecf8427e/precious"
+    left, guarded = (tmp_path / f".tf_multitier-{digit * 32}" for digit in "0a")
+    for folder in (foreign, left, guarded):
+        folder.mkdir(parents=True)
+    really_open = os.open
+
+    def refuse(path, *args, **kwargs):  # permissions do not bind root
+        if path == str(guarded):
+            raise PermissionError(path)
+        return really_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(working_folders.os, "open", refuse)
+    assert convert("--from=checkpoint", source, "--to=npz", tmp_path / "out") == 0
+    assert foreign.is_dir() and guarded.is_dir() and not left.exists()

@@ -2,7 +2,7 @@
 
     <folder of the rank>/snapshots/
       <name>/rows.index, rows.data-...     a checkpoint with one table, "rows": those of the rank
-      .<anything>/new/                     of a save, load or deletion that runs: working_folders.py
+      .tf_multitier-<hex>/new/             of a save, load or deletion that runs: working_folders.py
 
 The rename of `new` makes a snapshot whole or absent. A load takes those of all ranks, or none.
 """

@@ -1,6 +1,6 @@
 """Folders for the files of a save, load or deletion that runs, next to what it changes.
 
-    <parent>/.<anything>/new/     the next user of the parent deletes those of killed processes
+    <parent>/.tf_multitier-<hex>/new/     the next user of the parent deletes those of killed processes
 
 A process holds a lock on its folder, which ends with the process.
 """
@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
+
+_PREFIX = ".tf_multitier-"  # digits alone may be the name of a folder of another program
 
 
 @contextlib.contextmanager
@@ -39,10 +42,12 @@ def working_folder(parent: str) -> Iterator[str]:
             for name in os.listdir(parent):
                 left = os.path.join(parent, name)
                 if is_working_folder(name) and os.path.isdir(left):
-                    with _locked(left, is_waiting=False) as is_held:
-                        if is_held:
-                            shutil.rmtree(left)
-            made = os.path.join(parent, f".{uuid.uuid4().hex}")
+                    # PermissionError: another user has it. FileNotFoundError: its process deletes it.
+                    with contextlib.suppress(PermissionError, FileNotFoundError):
+                        with _locked(left, is_waiting=False) as is_held:
+                            if is_held:
+                                shutil.rmtree(left)
+            made = os.path.join(parent, _PREFIX + uuid.uuid4().hex)
             os.mkdir(made)
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             stack.enter_context(_locked(made))
@@ -53,7 +58,7 @@ def working_folder(parent: str) -> Iterator[str]:
 
 def is_working_folder(name: str) -> bool:
     """Whether a name in the parent is that of a working folder."""
-    return len(name) == 33 and name[0] == "." and set(name[1:]) <= set("0123456789abcdef")
+    return re.fullmatch(re.escape(_PREFIX) + "[0-9a-f]{32}", name) is not None
 
 
 def sync(path: str) -> None:
