@@ -177,6 +177,8 @@ def _save(rows, made, collection, table, score, entries):
     arguments["step_score"] = newest + 1
     if kind.startswith("exact"):
         arguments["initial_accumulator_value"] = rows.columns[1][2]
+    if kind == "adam" and (applies := getattr(rows, "applies", 0)):
+        arguments["iters"] = applies
     name = f"{table}_{files.ARGUMENTS}"
     entries[f"{collection}/{name}"] = files.write_json(path_of(name), arguments)
     return count

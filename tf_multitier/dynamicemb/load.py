@@ -49,8 +49,8 @@ def DynamicEmbLoad(
       path: the folder of the dump.
       model: a collection, or a module, layer, list or dict that has some. It need not have trained.
       table_names: {collection: [table]}. None: all.
-      optim: also the states of the optimizer, its learning rate, and the updates that Adam counts. If the dump is of
-        another optimizer, the rows alone: a warning says so once.
+      optim: also the states of the optimizer, and what the dump has of its learning rate and the updates that Adam counts. If the
+        dump is of another optimizer, the rows alone: a warning says so once.
       counter: also the keys that an admission counter counts. False: it counts none afterwards.
       pg: no effect: in a world all processes call it, and each takes the rows that it owns.
 
@@ -131,7 +131,7 @@ def _check_others(loads, what):
             continue
         own = tables.arguments_of(its[0].table)
         for load in its:
-            for name in ("lr", "iters") if load.has_states else ():
+            for name in load.arguments.keys() & {"lr", "iters"} if load.has_states else ():
                 if name in own and np.float32(load.arguments[name]) != np.float32(own[name]):
                     raise ValueError(
                         f"{what}: table '{load.table.name}': optim: expected {name} {own[name]} in the dump, that of the optimizer, which "
@@ -148,11 +148,12 @@ def _go_on(loads):
             steps += [int(optimizer.iterations.numpy())] if rest else []
             optimizer.iterations.assign(max(steps))
         with_states = [load.arguments for load in its if load.has_states]
-        if not with_states:
-            continue
-        collection.set_learning_rate(with_states[0]["lr"])
-        if hasattr(optimizer, "beta_2_power"):
-            tables.set_updates(optimizer, max(found["iters"] for found in with_states))
+        rates = [found["lr"] for found in with_states if "lr" in found]
+        if rates:
+            collection.set_learning_rate(rates[0])
+        updates = [found["iters"] for found in with_states if "iters" in found]
+        if hasattr(optimizer, "beta_2_power") and updates:
+            tables.set_updates(optimizer, max(updates))
 
 
 class _TableLoad:
@@ -204,9 +205,9 @@ class _TableLoad:
             own = tables.arguments_of(self.table)
             for argument, least in (("lr", -math.inf), ("iters", 0)):
                 kind = (int, float) if argument == "lr" else int
-                value = found.get(argument)
+                value = found.get(argument)  # a converted dump has none
                 is_number = isinstance(value, kind) and math.isfinite(value) and value >= least
-                if argument in own and not is_number:
+                if argument in own and argument in found and not is_number:
                     expected = "a number" if argument == "lr" else "an integer, at least 0"
                     raise ValueError(f"{name}: {argument}: expected {expected}, found {value!r}")
         return found
