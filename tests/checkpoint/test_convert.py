@@ -33,7 +33,8 @@ def path_of(kind, folder):
 
 def rows_of(keys, dim, slots=("Adagrad",)):
     keys = np.asarray(keys, np.int64)
-    columns = [("value", dim, 0.0)] + [(f"user/{slot}", dim, 0.1) for slot in slots]
+    initial = lambda slot: 0.1 if slot == "Adagrad" else 0.0
+    columns = [("value", dim, 0.0)] + [(f"user/{slot}", dim, initial(slot)) for slot in slots]
     data = np.arange(len(keys) * dim * len(columns), dtype=np.float32)
     facts = (np.arange(len(keys)) + 3, np.arange(len(keys)) + 10)
     return engine.Rows(columns, keys, *facts, data.reshape(len(keys), dim * len(columns)) - 4)
@@ -79,7 +80,7 @@ def test_what_both_kinds_hold_comes_back(first, second, tmp_path, capsys):
         np.testing.assert_array_equal(keys, expected[0])
         np.testing.assert_array_equal(data, expected[1][:, :width])
         if "slots" in both:
-            assert [c[:2] for c in found.columns] == [c[:2] for c in rows.columns]
+            assert [(*c[:2], pytest.approx(c[2])) for c in rows.columns] == found.columns
         if "frequencies" in both:
             np.testing.assert_array_equal(frequencies, expected[2])
         if "versions" in both:
@@ -89,17 +90,57 @@ def test_what_both_kinds_hold_comes_back(first, second, tmp_path, capsys):
 @pytest.mark.parametrize(
     "kind, left_out",
     [
-        ("raw", "dense variables, frequencies, slot user/Ftrl, versions"),
-        ("tfra", "dense variables, versions"),
-        ("dynamicemb", "dense variables, frequencies, slot user/Ftrl"),
+        ("raw", "dense variables, frequencies, slot user/Ftrl, slot user/Mine, versions"),
+        ("tfra", "dense variables, slot user/Mine, versions"),
+        ("dynamicemb", "dense variables, frequencies, slot user/Ftrl, slot user/Mine"),
         ("npz", "dense variables"),
     ],
 )
 def test_what_the_target_lacks_is_said_once(kind, left_out, tmp_path, capsys):
-    source = write(tmp_path / "model", user=rows_of([1, 2], 3, ["Ftrl"]), other=rows_of([1], 3, []))
-    target = tmp_path / "out"
+    tables = {"user": rows_of([1, 2], 3, ["Ftrl", "Mine"]), "other": rows_of([1], 3, [])}
+    source, target = write(tmp_path / "model", **tables), tmp_path / "out"
     assert convert("--from=checkpoint", source, f"--to={kind}", target) == 0
     assert capsys.readouterr().err == f"'{target}': left out, as {kind} has no place: {left_out}\n"
+    assert not any("Mine" in name for name in os.listdir(target))
+
+
+def test_what_a_source_has_and_nothing_takes_is_said(tmp_path, capsys):
+    folder = tfra_files(tmp_path / "tfra")
+    for shard in (1, 2):
+        tfra_shard(folder, "status_users_timestamp", shard, [8], np.array([6], np.int32))
+    assert convert("--from=tfra", folder, "--dim=3", "--to=raw", tmp_path / "raw") == 0
+    path = folder / "status_users_timestamp_mht_1of2_rank0_size1-values"
+    assert f"{path}: left out: timestamps\n" in capsys.readouterr().err
+    (slot := tmp_path / "raw" / "users" / "slot_id").touch()
+    assert convert("--from=raw", tmp_path / "raw", "--to=npz", tmp_path / "npz") == 0
+    assert capsys.readouterr().err == f"{slot}: left out: the slots of keys\n"
+
+
+@pytest.mark.parametrize(
+    "other", ["user_Adam_m", "status_user_frequency", "x_status_user_timestamp"]
+)
+def test_names_that_tfra_gives_to_slots_are_refused(other, tmp_path, capsys):
+    rows, target = rows_of([1], 3, []), tmp_path / "out"
+    source = write(tmp_path / "model", **{other: rows, "user": rows})
+    assert convert("--from=checkpoint", source, "--to=tfra", target) == 2
+    assert f"table '{other}': expected another name" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_tables_of_tfra_need_their_dims(tmp_path, capsys):
+    """Those of float32, because half values have files of the same sizes."""
+    source = write(tmp_path / "model", user=rows_of([1], 3, []), item=rows_of([1, 2], 4, []))
+    folder, target = tmp_path / "tfra", tmp_path / "out"
+    assert convert("--from=checkpoint", source, "--to=tfra", folder) == 0
+    for dims, expected in (
+        ("item=4", "--dim=user=3"),
+        ("2", "expected 2 of float32"),
+        ("user=x", "TABLE=N"),
+    ):
+        capsys.readouterr()
+        assert convert("--from=tfra", folder, f"--dim={dims}", "--to=npz", target) == 2
+        assert expected in capsys.readouterr().err
+    assert convert("--from=tfra", folder, "--dim=item=4,3", "--to=npz", target) == 0
 
 
 def test_a_target_is_new_and_whole_or_absent(tmp_path, capsys):
@@ -137,7 +178,7 @@ def tfra_files(folder):
 
 def test_slots_of_tfra_are_joined_by_key(tmp_path):
     folder, target = tfra_files(tmp_path / "tfra"), tmp_path / "model"
-    assert convert("--from=tfra", folder, "--to=checkpoint", target) == 0
+    assert convert("--from=tfra", folder, "--dim=3", "--to=checkpoint", target) == 0
     [table] = checkpoint.load(target).tables.values()
     keys, data, frequencies, _ = in_order(table.read())
     assert table.name == "users" and table.columns[1] == ("users/Adagrad", 3, pytest.approx(0.1))
@@ -171,7 +212,7 @@ def test_slots_of_tfra_are_joined_by_key(tmp_path):
 )
 def test_files_of_tfra_that_do_not_fit_are_refused(damage, message, tmp_path, capsys):
     damage(folder := tfra_files(tmp_path / "tfra"))
-    assert convert("--from=tfra", folder, "--to=checkpoint", tmp_path / "model") == 2
+    assert convert("--from=tfra", folder, "--dim=3", "--to=checkpoint", tmp_path / "model") == 2
     assert message in capsys.readouterr().err
 
 

@@ -1,5 +1,7 @@
 """python3 -m tf_multitier.checkpoint convert from and to dumps of models."""
 
+import os
+
 import dynamicemb_dump_util as dumps
 import numpy as np
 import pytest
@@ -41,6 +43,9 @@ def test_a_dump_of_a_model_goes_out_and_comes_back(strategy, scores, tmp_path):
             np.testing.assert_array_equal(found.frequencies, expected.frequencies)
         if scores == "step":
             np.testing.assert_array_equal(found.versions, expected.versions)
+        if scores == "time":  # ages stay, so all times move alike
+            assert np.unique(expected.versions).size == 2
+            assert np.unique(found.versions - expected.versions).size == 1
 
 
 def test_a_checkpoint_of_adam_goes_on_in_a_model(tmp_path):
@@ -56,3 +61,40 @@ def test_a_checkpoint_of_adam_goes_on_in_a_model(tmp_path):
     for each in (model, other):
         dumps.train(each, [2])
     dumps.assert_same(dumps.everything(other), dumps.everything(model))
+
+
+def test_what_nothing_takes_is_said(tmp_path, capsys):
+    keys = np.arange(4)
+    states = {name: np.ones([4, dim], np.float32) for name, dim in dumps.DIMS.items()}
+    dumps.hand_made(
+        tmp_path / "dump",
+        keys,
+        np.ones(4, np.int64),
+        arguments={"opt_type": "lamb", "evict_strategy": "KNew"},
+        states=states,
+        counted=(keys + 9, keys + 1),
+    )
+    dumps.hand_made(tmp_path / "other", keys, np.ones(4, np.int64), world=2)
+    os.remove(tmp_path / "other/model/a_emb_scores.rank_1.world_size_2")
+    for name in ("dump", "other"):
+        assert (
+            convert("--from=dynamicemb", tmp_path / name, "--to=npz", tmp_path / f"{name}.out") == 0
+        )
+    said = capsys.readouterr().err
+    at = lambda folder, item: tmp_path / folder / "model" / item
+    for path, what in (
+        (at("dump", "b_emb_opt_values.rank_0.world_size_1"), "states of opt_type lamb"),
+        (at("dump", "b_emb_scores.rank_0.world_size_1"), "scores of evict_strategy KNew"),
+        (at("dump", "b_counter_keys.rank_0.world_size_1"), "counted keys"),
+        (at("other", "a_emb_scores.rank_0.world_size_2"), "scores of 1 ranks of 2"),
+    ):
+        assert f"{path}: left out: {what}\n" in said
+
+
+@pytest.mark.parametrize("name", ["initial_accumulator_value", "step_score"])
+def test_an_argument_that_is_no_number_is_an_error(name, tmp_path, capsys):
+    keys, states = np.arange(4), {n: np.ones([4, d], np.float32) for n, d in dumps.DIMS.items()}
+    arguments = {"opt_type": "exact_adagrad", name: None}
+    dumps.hand_made(tmp_path / "dump", keys, keys, arguments=arguments, states=states)
+    assert convert("--from=dynamicemb", tmp_path / "dump", "--to=npz", tmp_path / "out") == 2
+    assert f"a_opt_args.json: {name}: expected a number, found None\n" in capsys.readouterr().err

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import typing
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
@@ -91,6 +93,16 @@ def dim_of(what: str, keys: Sequence[str], values: Sequence[str], dim: int | Non
             "values of float32 are read"
         )
     return found
+
+
+def left_out(path: str, what: str) -> None:
+    """Says on the standard error what a file has and nothing here takes."""
+    print(f"{path}: left out: {what}", file=sys.stderr)
+
+
+def dim_in(dims: Mapping[str, int], table: str) -> int | None:
+    """What the option --dim says of a table: "" stands for those that it does not name. None: nothing."""
+    return dims.get(table, dims.get(""))
 
 
 def last_name(column: str) -> str:

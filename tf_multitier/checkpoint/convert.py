@@ -2,7 +2,7 @@
 
   python3 -m tf_multitier.checkpoint convert --from=deeprec /old/model-1000 --to=checkpoint /new/model-1000
   python3 -m tf_multitier.checkpoint convert --from=checkpoint /new/model-1000 --to=parquet out/ --tables=user,item
-  python3 -m tf_multitier.checkpoint convert --from=tfra model/TFRADynamicEmbedding --to=checkpoint /new/model-0
+  python3 -m tf_multitier.checkpoint convert --from=tfra model/TFRADynamicEmbedding --dim=16 --to=checkpoint /new/model-0
 
 Kinds:
 
@@ -30,6 +30,7 @@ import os
 import sys
 import typing
 from collections.abc import Iterator
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 import tqdm
@@ -39,6 +40,8 @@ from tf_multitier import engine
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.variable.working_folders import sync
 from tf_multitier._src.variable.working_folders import working_folder
+from tf_multitier.checkpoint.array_rows import dim_in
+from tf_multitier.checkpoint.array_rows import left_out
 from tf_multitier.checkpoint.source import blocks_of
 from tf_multitier.checkpoint.source import file_name
 from tf_multitier.checkpoint.source import key_dtype
@@ -115,8 +118,8 @@ def _parser():
     )
     parser.add_argument(
         "--dim",
-        type=int,
-        help="elements of a value, where a source does not say it: of raw, tfra and dynamicemb the sizes of files say it, if they have rows",
+        metavar="N or TABLE=N,...",
+        help="elements of a value, where a source does not say it: tfra, and tables of raw and dynamicemb without rows",
     )
     parser.add_argument(
         "--scores",
@@ -167,15 +170,26 @@ def _of_others(options, named):
     if options.kind == "one_embedding":
         [(name, rows)] = module.tables_in(options.source).items()
         return {_one_name(options, named or [name]): rows}
-    found = module.tables_in(options.source, options.dim)
+    found = module.tables_in(options.source, dims(options.dim))
     check_names(options.source, named or [], found)
-    return {name: found[name] for name in named or found}
+    return {name: found[name]() for name in named or found}
 
 
 def _one_name(options, names):
     if len(names) != 1:
         raise ValueError(f"--tables: expected one name for '{options.source}', found {len(names)}")
     return names[0]
+
+
+def dims(text: str | None) -> Mapping[str, int]:
+    """{table: elements} of the option --dim, N or TABLE=N,...: "" stands for the tables that it does not name."""
+    found = {}
+    for setting in text.split(",") if text else []:
+        table, _, dim = setting.rpartition("=")
+        if not dim.isdecimal() or not int(dim):
+            raise ValueError(f"--dim: expected N or TABLE=N, found {setting!r}")
+        found[table] = int(dim)
+    return found
 
 
 def initial_values(settings: list[str]) -> dict[str, float | None]:
@@ -212,21 +226,22 @@ def _files(options, named):
             raise ValueError(f"'{source}': expected files *{ending}, found none")
         check_names(source, named or [], found)
         paths = {name: found[name] for name in named or found}
-    return {name: _open(options, path) for name, path in paths.items()}
+    return {name: _open(options, name, path) for name, path in paths.items()}
 
 
-def _open(options, path):
+def _open(options, name, path):
     if options.kind == "parquet":
         return checkpoint.load_parquet(path)
     if options.kind == "npz":
         return checkpoint.load_npz(path)
     of_keys, of_values = (os.path.join(path, name) for name in ("key", "emb_vector"))
-    if options.dim is None and os.path.getsize(of_keys) >= 8:
+    if os.path.exists(slots := os.path.join(path, "slot_id")):
+        left_out(slots, "the slots of keys")
+    dim = dim_in(dims(options.dim), name)
+    if dim is None and os.path.getsize(of_keys) >= 8:
         dim = os.path.getsize(of_values) // 4 // (os.path.getsize(of_keys) // 8)
-    elif options.dim is None:
+    elif dim is None:
         raise ValueError(f"'{path}': expected --dim, because the files have no rows, found none")
-    else:
-        dim = options.dim
     return checkpoint.load_raw(path, dim)
 
 
@@ -329,6 +344,8 @@ def _write_checkpoint(options, source, tables):
 
 def _write_files(options, tables, folder):
     counts = {}
+    if options.to == "tfra":
+        _module("tfra").check_tables(tables)
     for name, rows in _with_progress(tables):
         if options.to == "tfra":
             counts[name] = _module("tfra").save(rows, folder, name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import re
-import sys
 import typing
+from collections.abc import Callable
 from collections.abc import Mapping
 from urllib.parse import unquote
 
@@ -16,7 +18,9 @@ from tf_multitier.checkpoint.array_rows import ArrayRows
 from tf_multitier.checkpoint.source import blocks_of
 from tf_multitier.checkpoint.array_rows import dim_of
 from tf_multitier.checkpoint.source import file_name
+from tf_multitier.checkpoint.array_rows import dim_in
 from tf_multitier.checkpoint.array_rows import last_name
+from tf_multitier.checkpoint.array_rows import left_out
 from tf_multitier.checkpoint.array_rows import Shard
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.dynamicemb import dump_files as files
@@ -43,21 +47,23 @@ _STATES = {
 }
 
 
-def tables_in(folder: str, dim: int | None) -> dict[str, RowSource]:
-    """{table: its rows} of a dump; of collections other than "model", <collection>/<table>. dim: see array_rows.dim_of.
+def tables_in(folder: str, dims: Mapping[str, int]) -> dict[str, Callable[[], RowSource]]:
+    """{table: a function that gives its rows} of a dump; of collections other than "model", <collection>/<table>. dims: see dim_in.
 
-    Raises:
+    Raises, also in the functions:
       ValueError: there are no tables, or files are missing, damaged, or do not fit.
     """
     manifest = files.manifest_of(folder) or {}
     inner = [name for name in sorted(os.listdir(folder)) if os.path.isdir(f"{folder}/{name}")]
-    found: dict[str, RowSource] = {}
+    found: dict[str, Callable[[], RowSource]] = {}
     for collection in ("", *inner):
         path = os.path.join(folder, collection)
         names = {match[1] for name in os.listdir(path) if (match := _KEYS.fullmatch(name))}
         for name in sorted(names):
             table = unquote(name if collection in ("", _MODEL) else f"{collection}/{name}")
-            found[table] = _table(folder, collection, name, table, manifest, dim)
+            found[table] = functools.partial(
+                _table, folder, collection, name, table, manifest, dim_in(dims, table)
+            )
     if not found:
         raise ValueError(f"'{folder}': expected files <table>_{files.KEYS}.rank_..., found none")
     return found
@@ -83,21 +89,29 @@ def _table(folder, collection, name, table, manifest, dim):
     values = [path_of(files.VALUES, rank) for rank in range(world)]
     where = f"'{folder}', table '{table}'"
     width = dim_of(where, [ranks[rank] for rank in range(world)], values, dim)
-    arguments = files.read_json(os.path.join(path, f"{name}_{files.ARGUMENTS}"))
+    of_arguments = os.path.join(path, f"{name}_{files.ARGUMENTS}")
+    arguments = files.read_json(of_arguments)
     columns = [("value", width, 0.0)]
-    if os.path.exists(path_of(files.STATES, 0)):
-        initial = float(arguments.get("initial_accumulator_value", 0.0))
-        slots = _STATES.get(arguments.get("opt_type"), [])
+    there = lambda item: [p for rank in range(world) if os.path.exists(p := path_of(item, rank))]
+    kind = str(arguments.get("opt_type"))
+    if states := there(files.STATES):
+        initial = float(_number(of_arguments, arguments, "initial_accumulator_value"))
+        slots = _STATES.get(kind, [])
         columns += [(f"{table}/{slot}", elements or width, initial) for slot, elements in slots]
+        if not slots and any(map(files.size_of, states)):
+            left_out(states[0], f"states of opt_type {kind}")
+    for counted in there(files.COUNTED):
+        if files.size_of(counted):
+            left_out(counted, "counted keys")
     of_states = sum(elements for _, elements, _ in columns[1:])
-    score, width_of_scores = _score(path_of, arguments, world, ranks)
+    score, width_of_scores = _score(there(files.SCORES), arguments, ranks)
     shards = []
     for rank in range(world):
         floats = [reader(files.VALUES, rank, width)]
         floats += [reader(files.STATES, rank, of_states)] if of_states else []
         scores = reader(files.SCORES, rank, width_of_scores) if score else None
         shards.append(Shard(reader(files.KEYS, rank, 1), floats, scores))
-    step, time = int(arguments.get("step_score", 0)), now()
+    step, time = int(_number(of_arguments, arguments, "step_score")), now()
 
     def facts(keys, scores):
         if scores is None:
@@ -107,17 +121,29 @@ def _table(folder, collection, name, table, manifest, dim):
     return ArrayRows(columns, shards, facts)
 
 
-def _score(path_of, arguments, world, ranks):
+def _number(path, arguments, name):
+    """A number of a file of arguments; 0 if it has none."""
+    found = arguments.get(name, 0)
+    if not isinstance(found, (int, float)) or not math.isfinite(found):
+        raise ValueError(f"{path}: {name}: expected a number, found {found!r}")
+    return found
+
+
+def _score(paths, arguments, ranks):
     """(what the scores say, or None; numbers of a row). Those of a pair do not say which of them is the frequency: they are left out."""
-    paths = [path_of(files.SCORES, rank) for rank in range(world)]
-    if not all(os.path.exists(path) for path in paths):
+    if len(paths) < len(ranks):
+        if paths:
+            left_out(paths[0], f"scores of {len(paths)} ranks of {len(ranks)}")
         return None, 0
     rows = sum(files.size_of(path) for path in ranks.values())
     if sum(files.size_of(path) for path in paths) == 2 * rows and rows:
-        print(f"{paths[0]}: left out: scores of two numbers", file=sys.stderr)
+        left_out(paths[0], "scores of two numbers")
         return None, 0
     said = arguments.get("evict_strategy", "KCustomized")
-    return next((s for s in _SCORES.values() if same_eviction(said, s.eviction)), None), 1
+    found = next((s for s in _SCORES.values() if same_eviction(said, s.eviction)), None)
+    if found is None:
+        left_out(paths[0], f"scores of evict_strategy {said}")
+    return found, 1
 
 
 def slots_left_out(rows: RowSource | Rows) -> list[str]:

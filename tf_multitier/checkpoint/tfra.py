@@ -9,15 +9,21 @@ counts, `status_<table>_frequency`, int32 [rows]. Each has rows in an order of i
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
 
 import numpy as np
 
 from tf_multitier.checkpoint.array_rows import ArrayRows
 from tf_multitier.checkpoint.source import blocks_of
 from tf_multitier.checkpoint.array_rows import dim_of
+from tf_multitier.checkpoint.array_rows import dim_in
 from tf_multitier.checkpoint.array_rows import last_name
+from tf_multitier.checkpoint.array_rows import left_out
 from tf_multitier.checkpoint.array_rows import Shard
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.dynamicemb import dump_files as files
@@ -43,11 +49,13 @@ _MOST = np.iinfo(np.int32).max
 _STATUS = ("status_{}_frequency", "status_{}_timestamp")
 
 
-def tables_in(folder: str, dim: int | None) -> dict[str, RowSource]:
-    """{table: its rows} of a folder. dim: elements of a value; None: as the sizes of the files say.
+def tables_in(folder: str, dims: Mapping[str, int]) -> dict[str, Callable[[], RowSource]]:
+    """{table: a function that gives its rows} of a folder.
 
-    Raises:
-      ValueError: there are no such files, one is missing, or their sizes do not fit.
+    dims: see dim_in. Each table needs one: half values of 2 n elements have files of the sizes of n elements of float32.
+
+    Raises, also in the functions:
+      ValueError: there are no such files, one is missing, their sizes do not fit, or there is no dim.
     """
     found = _prefixes(folder)
     if not found:
@@ -59,13 +67,18 @@ def tables_in(folder: str, dim: int | None) -> dict[str, RowSource]:
         if f"{table}_{slot}" in found
     }
     status = {name.format(table): table for table in found for name in _STATUS}
-    tables = {}
+    tables: dict[str, Callable[[], RowSource]] = {}
     for table, prefixes in found.items():
         if table in slots or any(table.endswith(name) for name in status):
             continue
         its = [(name, *of[1:]) for name, of in slots.items() if of[0] == table]
-        counted = next((name for name in found if name.endswith(_STATUS[0].format(table))), None)
-        tables[table] = _table(folder, table, prefixes, found, its, counted, dim)
+        counted, timed = (
+            next((name for name in found if name.endswith(form.format(table))), None)
+            for form in _STATUS
+        )
+        tables[table] = functools.partial(
+            _table, folder, table, prefixes, found, its, counted, timed, dim_in(dims, table)
+        )
     return tables
 
 
@@ -92,9 +105,15 @@ def _prefixes(folder):
     return found
 
 
-def _table(folder, table, prefixes, found, slots, counted, dim):
+def _table(folder, table, prefixes, found, slots, counted, timed, dim):
     where = f"'{folder}', table '{table}'"
     width = _dim(where, prefixes, dim)
+    if dim is None:
+        raise ValueError(
+            f"{where}: expected --dim, found none: if the values are float32, pass --dim={width} or --dim={table}={width},..."
+        )
+    if timed is not None:
+        left_out(f"{found[timed][0]}-values", "timestamps")
     columns = [("value", width, 0.0)]
     columns += [(f"{table}/{ours}", width, initial) for _, ours, initial in slots]
     shards = [
@@ -167,23 +186,43 @@ class _ByKey:
 
 
 def slots_left_out(rows: RowSource | Rows) -> list[str]:
-    """The slots that `save` leaves out: TFRA's have as many elements as the value."""
-    return [name for name, dim, _ in rows.columns if dim != rows.columns[0][1]]
+    """The slots that `save` leaves out: of other optimizers than TFRA's, or with another number of elements than the value."""
+    kept = _slots_kept(rows)
+    return [name for name, _, _ in rows.columns[1:] if name not in kept]
+
+
+def _slots_kept(rows):
+    dim = rows.columns[0][1]
+    return [name for name, its, _ in rows.columns[1:] if its == dim and last_name(name) in _THEIRS]
+
+
+def check_tables(tables: Iterable[str]) -> None:
+    """ValueError: files of a table would be read as a slot, the frequencies or the timestamps of another."""
+    names = {table.replace("/", "_"): table for table in tables}
+    for other, its in names.items():
+        slots = {f"{other}_{slot}" for slot in _SLOTS}
+        status = tuple(form.format(other) for form in _STATUS)
+        for name, table in names.items():
+            if name in slots or name.endswith(status):
+                raise ValueError(
+                    f"table '{table}': expected another name, because TFRA reads its files as those of table '{its}', found it: pass "
+                    "--tables with one of them"
+                )
 
 
 def save(rows: RowSource | Rows, folder: str, table: str) -> int:
     """Writes a table, its slots and its frequencies into new files of a folder, as one shard. Returns the number of rows."""
     table = table.replace("/", "_")
     dims = [dim for _, dim, _ in rows.columns]
-    slots = [name for name, dim, _ in rows.columns[1:] if dim == dims[0]]
-    names = [f"{table}_{_THEIRS.get(last_name(name), last_name(name))}" for name in slots]
+    kept = {rows.columns[0][0], *_slots_kept(rows)}
+    names = [f"{table}_{_THEIRS[last_name(name)]}" for name in _slots_kept(rows)]
     names = [table, *names, _STATUS[0].format(table)]
     writers = [[_writer(folder, name, item) for item in ("keys", "values")] for name in names]
     count = 0
     for block in blocks_of(rows):
         keys = numpy_types.to_int64(block.keys)
         columns = np.split(block.data, np.cumsum(dims)[:-1], 1)
-        arrays = [column for column, dim in zip(columns, dims) if dim == dims[0]]
+        arrays = [array for array, column in zip(columns, rows.columns) if column[0] in kept]
         arrays.append(np.minimum(block.frequencies, _MOST).astype(np.int32))
         for (of_keys, of_values), array in zip(writers, arrays, strict=True):
             of_keys.add(keys)
