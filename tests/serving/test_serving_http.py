@@ -23,6 +23,7 @@ from test_serving_deltas import Training
 from tf_multitier import engine
 from tf_multitier import serving
 from tf_multitier.serving import rest
+from tf_multitier.serving.base_path import BasePath
 
 v1 = tf.compat.v1
 WAIT = 120
@@ -285,9 +286,10 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             Asking(server, training) as asking,
         ):
             asking.wait(1)
-            os.mkdir(base / "1" / "rows")
+            os.mkdir(tmp_path / "rows")
+            serving.freeze(saved, tmp_path / "rows" / "model")
+            os.rename(tmp_path / "rows", base / "1" / "rows")
             rows = str(base / "1" / "rows" / "model")
-            serving.freeze(saved, rows)
             for version in (2, 3):
                 serving.freeze_delta(training.save(), rows)
                 asking.wait(version)
@@ -315,6 +317,34 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             while metric(server, "version") != 3:
                 pass
             assert list(status(server)) == ["3"]
+        training.session.close()
+
+
+def test_a_version_that_was_renamed_has_its_rows_or_fails(tmp_path):
+    base, new = tmp_path / "click", tmp_path / "new"
+    with tf.Graph().as_default():
+        training = Training(tmp_path)
+        training.save()
+        shutil.copytree(training.model(), base / "1")
+        shutil.copytree(base / "1", new)
+        os.mkdir(new / "rows")
+        training.saver.save(training.session, str(new / "rows" / "train"), 1)
+        training.save()
+        os.rename(new, base / "2")
+        versions = BasePath(str(base), None)
+        keys = np.arange(KEYS)
+        assert training.check(versions.model.run({"ids": keys}), keys) == 2
+        for number, missing, message in [
+            ("3", "checkpoint", "expected a file `checkpoint`, which names the newest save"),
+            ("4", "train-1.index", "expected 'train-1.index', which its file `checkpoint` names"),
+        ]:
+            shutil.copytree(base / "2", new)
+            os.remove(new / "rows" / missing)
+            os.rename(new, base / number)
+            versions.check()
+            assert message in versions.errors()[int(number)]
+            assert training.check(versions.model.run({"ids": keys}), keys) == 2
+        versions.model.close()
         training.session.close()
 
 

@@ -10,6 +10,7 @@ A version that cannot be loaded is tried again when its files change.
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import threading
@@ -124,10 +125,19 @@ class BasePath:
 
 def _newest_rows(folder):
     """The prefix of the newest delta in a folder, or of its checkpoint; None if there is none."""
-    latest = tf.train.latest_checkpoint(folder) if os.path.isdir(folder) else None
-    if latest is None:
+    state = tf.train.get_checkpoint_state(folder)
+    if state is None:
+        if glob.glob(os.path.join(glob.escape(folder), "*.index")):
+            raise _engine.NotFoundError(
+                f"'{folder}': expected a file `checkpoint`, which names the newest save; found none"
+            )
         return None
-    base = os.path.join(folder, os.path.basename(latest))
+    # The file has the path of the folder at the time of the save.
+    base = os.path.join(folder, os.path.basename(state.model_checkpoint_path))
+    if not os.path.exists(base + ".index"):
+        raise _engine.NotFoundError(
+            f"'{folder}': expected '{os.path.basename(base)}.index', which its file `checkpoint` names; found none"
+        )
     return [base, *delta_prefixes(base)][-1]
 
 
