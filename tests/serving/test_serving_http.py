@@ -1,6 +1,7 @@
 """The HTTP server, asked by `requests` and by sockets: forms, errors, limits, slow clients, and versions that change under load."""
 
 import base64
+import errno
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from tf_multitier import engine
 from tf_multitier import serving
 from tf_multitier.serving import rest
 from tf_multitier.serving.base_path import BasePath
+from tf_multitier.serving.model import Model
 
 v1 = tf.compat.v1
 WAIT = 120
@@ -346,6 +348,30 @@ def test_a_version_that_was_renamed_has_its_rows_or_fails(tmp_path):
             assert training.check(versions.model.run({"ids": keys}), keys) == 2
         versions.model.close()
         training.session.close()
+
+
+def test_a_version_that_failed_is_tried_again_after_waits_that_double(base, tmp_path, monkeypatch):
+    for number in "12":
+        shutil.copytree(base / "7", tmp_path / number)
+    now, tries, original = [0.0], [], Model.reload
+
+    def reload(*arguments):
+        tries.append(now[0])
+        if len(tries) < 9:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return original(*arguments)
+
+    os.rename(tmp_path / "2", tmp_path / "next")
+    versions = BasePath(str(tmp_path), None, lambda: now[0])
+    monkeypatch.setattr(Model, "reload", reload)
+    os.rename(tmp_path / "next", tmp_path / "2")
+    while versions.model.path != str(tmp_path / "2"):
+        versions.check()
+        now[0] += 1
+        assert now[0] < 1000
+    assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    assert versions.failures == 1 and versions.errors() == {}
+    versions.model.close()
 
 
 def status(server):

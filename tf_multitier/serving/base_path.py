@@ -5,7 +5,8 @@
   click/8/rows/model-1000                  with the variables of this checkpoint,
   click/8/rows/model-1000.delta-0001       and of its deltas
 
-A version that cannot be loaded is tried again when its files change.
+A version that cannot be loaded is tried again when its files change, and after a wait that doubles: files or memory may have been
+short.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import glob
 import logging
 import os
 import threading
+import time
+import typing
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -23,6 +27,17 @@ from tf_multitier.serving.model import Model
 from tf_multitier.serving.model import Version
 
 _LOG = logging.getLogger(__name__)
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds
+
+
+class _Failed(typing.NamedTuple):
+    """A version that could not be loaded."""
+
+    files: object
+    error: str
+    wait: float
+    next_try: float
 
 
 class BasePath:
@@ -34,15 +49,18 @@ class BasePath:
     Threading: one thread calls `watch`; the others may be called from any thread.
     """
 
-    def __init__(self, path: str, storage_path: str | None) -> None:
+    def __init__(
+        self, path: str, storage_path: str | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.failures = 0
+        self._clock = clock
         self._path, self._storage_path = path, storage_path
         self._model: Model | None = None
-        self._failed: dict[int, tuple[object, str]] = {}  # {version: (its files, the error)}
+        self._failed: dict[int, _Failed] = {}
         self._ended = threading.Event()
         self.check()
         if self._model is None:
-            found = "; ".join(error for _, error in self._failed.values()) or "none"
+            found = "; ".join(each.error for each in self._failed.values()) or "none"
             raise _engine.NotFoundError(
                 f"'{path}': expected folders such as 1/ with a SavedModel, found {found}"
             )
@@ -58,14 +76,14 @@ class BasePath:
 
     def errors(self) -> dict[int, str]:
         """{version: why it could not be loaded}."""
-        return {number: error for number, (_, error) in self._failed.copy().items()}
+        return {number: each.error for number, each in self._failed.copy().items()}
 
     def watch(self, poll_seconds: float) -> None:
         """Loads what appears, until `end`."""
         while not self._ended.wait(poll_seconds):
             try:
                 self.check()
-            except OSError:
+            except Exception:  # noqa: BLE001  files or memory are short
                 _LOG.exception("'%s' could not be read", self._path)
 
     def check(self) -> None:
@@ -91,8 +109,9 @@ class BasePath:
 
     def _load(self, number, folder):
         """Whether the version is the current one afterwards."""
-        files = _files(folder)
-        if number in self._failed and self._failed[number][0] == files:
+        files, failed = _files(folder), self._failed.get(number)
+        changed = failed is None or failed.files != files
+        if not changed and self._clock() < failed.next_try:
             return False
         try:
             rows = _newest_rows(os.path.join(folder, "rows"))
@@ -101,8 +120,9 @@ class BasePath:
                 _LOG.info("version %d is served from '%s'", number, self.model.path)
         except Exception as error:  # noqa: BLE001  of any file of the version
             _LOG.exception("version %d of '%s' could not be loaded", number, self._path)
-            self.failures += 1
-            self._failed[number] = (files, str(error))
+            self.failures += changed
+            wait = _FIRST_WAIT if changed else min(2 * failed.wait, _LONGEST_WAIT)
+            self._failed[number] = _Failed(files, str(error), wait, self._clock() + wait)
             return False
         self._failed.pop(number, None)
         return True
