@@ -103,7 +103,12 @@ def test_columns_and_rows_are_those_of_the_model(server, base):
         assert found[-1]["raw_bytes"]["b64"] == (raw if len(words) == 2 else "w6Q=")
 
 
-def test_status_and_metadata(server):
+def test_status_and_metadata(server, monkeypatch):
+    def pin(*unused):
+        raise AssertionError("the event loop is a user of the version")
+
+    monkeypatch.setattr(Model, "pin", pin)
+    assert metric(server, "version") == 7
     for rest_of_url in ("", "/versions/7"):
         [found] = requests.get(url(server, rest_of_url), timeout=WAIT).json()[
             "model_version_status"

@@ -171,8 +171,7 @@ class Application:
             raise _Refused(404, f"version of '{self._name}': expected {current}, found {wanted}")
 
     def _status(self, wanted):
-        with self._base.model.pin() as version:
-            current = self._base.version_of(version)
+        current, _ = self._base.current
         states = {
             number: ("END", "UNKNOWN", error) for number, error in self._base.errors().items()
         }
@@ -192,31 +191,27 @@ class Application:
         return json.dumps({"model_version_status": page}).encode()
 
     def _metadata(self, wanted):
-        with self._base.model.pin() as version:
-            current = self._base.version_of(version)
-            self._expect_version(wanted, current)
-            signatures = {
-                name: json_format.MessageToDict(each, preserving_proto_field_name=True)
-                for name, each in version.definitions.items()
-            }
+        current, definitions = self._base.current
+        self._expect_version(wanted, current)
+        signatures = {
+            name: json_format.MessageToDict(each, preserving_proto_field_name=True)
+            for name, each in definitions.items()
+        }
         spec = {"name": self._name, "signature_name": "", "version": str(current)}
         definitions = {"@type": _METADATA, "signature_def": signatures}
         page = {"model_spec": spec, "metadata": {"signature_def": definitions}}
         return json.dumps(page).encode()
 
     def _metrics_page(self):
-        base = self._base
-        with base.model.pin() as version:
-            current = base.version_of(version)
         waiting = max(0, self._running - self._threads)
         gauges = {
             "running": ("gauge", "Predictions that run.", self._running - waiting),
             "queue": ("gauge", "Predictions that wait for a thread.", waiting),
-            "version": ("gauge", "The version that is served.", current),
+            "version": ("gauge", "The version that is served.", self._base.current[0]),
             "reload_failures_total": (
                 "counter",
                 "Versions and deltas that could not be loaded.",
-                base.failures,
+                self._base.failures,
             ),
         }
         return self._metrics.text(gauges).encode()

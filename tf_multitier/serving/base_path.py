@@ -45,6 +45,7 @@ class BasePath:
 
     Attributes:
       failures: number of versions and deltas that could not be loaded.
+      current: (number, definitions) of the version that is served. Who reads it is no user of the version, and never frees tables.
 
     Threading: one thread calls `watch`; the others may be called from any thread.
     """
@@ -56,6 +57,7 @@ class BasePath:
         self._clock = clock
         self._path, self._storage_path = path, storage_path
         self._model: Model | None = None
+        self.current: tuple[int, dict[str, typing.Any]]
         self._failed: dict[int, _Failed] = {}
         self._ended = threading.Event()
         self.check()
@@ -95,7 +97,7 @@ class BasePath:
         }
         for number in self._failed.keys() - folders:
             del self._failed[number]
-        current = self._model and self._number(self._model.path)
+        current = self._model and self.current[0]
         for number in sorted(folders, reverse=True):
             if self._load(number, folders[number]) or number == current:
                 return
@@ -117,6 +119,8 @@ class BasePath:
             rows = _newest_rows(os.path.join(folder, "rows"))
             if self._model is None or self._model.path != (rows or folder):
                 self._reload(folder, rows)
+                with self.model.pin() as version:
+                    self.current = number, version.definitions
                 _LOG.info("version %d is served from '%s'", number, self.model.path)
         except Exception as error:  # noqa: BLE001  of any file of the version
             _LOG.exception("version %d of '%s' could not be loaded", number, self._path)
