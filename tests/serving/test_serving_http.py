@@ -1,6 +1,7 @@
 """The HTTP server, asked by `requests` and by sockets: forms, errors, limits, slow clients, and versions that change under load."""
 
 import base64
+import contextlib
 import errno
 import json
 import os
@@ -24,6 +25,7 @@ from test_serving_deltas import Training
 from tf_multitier import engine
 from tf_multitier import serving
 from tf_multitier.serving import rest
+from tf_multitier.serving.__main__ import main
 from tf_multitier.serving.base_path import BasePath
 from tf_multitier.serving.model import Model
 
@@ -192,6 +194,27 @@ def test_a_body_that_is_too_large(server):
     found = requests.post(url(server), data=b" " * (8 << 20), timeout=WAIT)  # sent whole
     assert found.status_code == 413
     assert "at most 1048576 bytes (max_body_bytes), found 8388608" in found.json()["error"]
+
+
+def test_a_body_with_two_lengths(server):
+    with connected(server) as client:
+        client.sendall(
+            head("Content-Length: 2", "Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n"
+        )
+        answer = b"".join(iter(lambda: client.recv(1000), b""))  # to the end of the connection
+        assert b" 400 " in answer and b"found both" in answer
+
+
+def test_connections_above_the_limit_are_closed(base):
+    with serving.Server(base, port=0, max_connections=2) as server, requests.Session() as session:
+        page = lambda: session.get(server.address + "/metrics", timeout=WAIT).text
+        assert "refused_connections_total 0" in page()
+        with connected(server):
+            assert "refused_connections_total 0" in page()
+            for _ in range(3):
+                with connected(server) as refused, contextlib.suppress(ConnectionResetError):
+                    assert refused.recv(1) == b""
+            assert "refused_connections_total 3" in page()
 
 
 def test_slow_clients_are_disconnected_and_block_none(base):
@@ -392,6 +415,11 @@ def test_a_process_ends_at_a_signal(base):
         assert found.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT) == 0
+
+
+def test_a_server_that_fails_is_no_success(base, monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda *unused: None)
+    assert main([str(base), "--port=0"]) == 1
 
 
 def test_what_cannot_start_says_why(tmp_path, base, server, monkeypatch):

@@ -1,7 +1,7 @@
 """Serves a model by HTTP: python3 -m tf_multitier.serving MODEL_DIR --name=click --port=8501
 
 MODEL_DIR has a folder for each version. `help(tf_multitier.serving.Server)` describes the folders, the paths and the options.
-Exit status: 0: SIGTERM or SIGINT ended it. 2: it could not start, and the standard error says why.
+Exit status: 0: SIGTERM or SIGINT ended it. 1: it failed later. 2: it could not start. The standard error says why.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"serving at {server.address}", flush=True)
-    server.run()
-    return 0
+    return server.run()
 
 
 if __name__ == "__main__":

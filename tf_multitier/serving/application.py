@@ -58,7 +58,7 @@ class Application:
         self._base, self._name = base, name
         self._places, self._threads = threads + queue, threads
         self._max_body_bytes, self._timeout = max_body_bytes, timeout
-        self._held_bytes = self._running = 0
+        self._held_bytes = self._running = self._refused_connections = 0
         self._metrics = metrics.Metrics()
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "tf_multitier_predict")
 
@@ -66,11 +66,16 @@ class Application:
         """Waits for the predictions that run."""
         self._pool.shutdown()
 
+    def add_refused_connection(self) -> None:
+        """Counts one for the metrics."""
+        self._refused_connections += 1
+
     async def __call__(
         self, scope: typing.Any, receive: typing.Callable, send: typing.Callable
     ) -> None:
         kind, close = "application/json", False
         try:
+            _expect_one_length(scope)
             if scope["path"] == "/metrics":
                 _expect_method(scope, "GET")
                 code, kind, body = 200, metrics.CONTENT_TYPE, self._metrics_page()
@@ -208,6 +213,11 @@ class Application:
             "running": ("gauge", "Predictions that run.", self._running - waiting),
             "queue": ("gauge", "Predictions that wait for a thread.", waiting),
             "version": ("gauge", "The version that is served.", self._base.current[0]),
+            "refused_connections_total": (
+                "counter",
+                "Connections above max_connections.",
+                self._refused_connections,
+            ),
             "reload_failures_total": (
                 "counter",
                 "Versions and deltas that could not be loaded.",
@@ -215,6 +225,14 @@ class Application:
             ),
         }
         return self._metrics.text(gauges).encode()
+
+
+def _expect_one_length(scope):
+    """A proxy in front may take the other length, and see other requests than we (RFC 9112, 6.3)."""
+    if {b"content-length", b"transfer-encoding"} <= {key for key, _ in scope["headers"]}:
+        raise _Refused(
+            400, "headers: expected Content-Length or Transfer-Encoding, found both", close=True
+        )
 
 
 def _expect_method(scope, method):

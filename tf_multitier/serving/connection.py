@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import typing
+from collections.abc import Callable
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,15 +14,30 @@ class Connection(H11Protocol):
     """A connection that ends if its client is idle, sends the head of a request, or takes an answer, for too long.
 
     So does one that goes on to send a body that was refused. The application limits the time of other bodies.
+
+    Args:
+      max_connections: a connection above this number is closed at once.
+      on_refused: called for each of these.
+      options: uvicorn's.
     """
 
     _idle: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
     _state: object = None
 
+    def __init__(
+        self, max_connections: int, on_refused: Callable[[], None], **options: typing.Any
+    ) -> None:
+        super().__init__(**options)
+        self._max_connections, self._on_refused = max_connections, on_refused
+
     def connection_made(self, transport: typing.Any) -> None:
         super().connection_made(transport)
-        self._watch()
+        if len(self.connections) > self._max_connections:
+            self._on_refused()
+            transport.abort()
+        else:
+            self._watch()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -36,7 +37,7 @@ class Server:
     | 404, 405 | the path, model or version is unknown; the path has another method |
     | 408, 413 | the body came too slowly; it is larger than `max_body_bytes` |
     | 500 | the graph failed |
-    | 503 | the queue is full. With more than `max_connections`, uvicorn says so in plain text |
+    | 503 | the queue is full |
 
     There is no encryption and no authentication: put a proxy in front of it if others than this machine are to reach it.
 
@@ -48,7 +49,7 @@ class Server:
       threads: number of predictions that run at once.
       queue: number of predictions that wait for a thread.
       max_body_bytes: of a request. It is parsed in one piece, while others wait.
-      max_connections: number of connections at once.
+      max_connections: number of connections at once. More are closed without an answer; `/metrics` counts them.
       timeout: seconds that a client may take for each of these: be idle, send the head, send the body, take an answer.
       poll_seconds: between two looks for new versions.
       storage_path: as for `Model`.
@@ -113,9 +114,14 @@ class Server:
             f"[{host}]" if ":" in host else host, self._socket.getsockname()[1]
         )
         self._application = Application(self._base, name, threads, queue, max_body_bytes, timeout)
+        connection = functools.partial(
+            Connection,
+            max_connections=max_connections,
+            on_refused=self._application.add_refused_connection,
+        )
         config = uvicorn.Config(
             self._application,
-            http=Connection,
+            http=typing.cast(typing.Any, connection),
             loop="asyncio",
             lifespan="off",
             ws="none",
@@ -123,7 +129,6 @@ class Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=max_connections,
             timeout_keep_alive=typing.cast(int, timeout),
             timeout_graceful_shutdown=typing.cast(int, timeout),
         )
@@ -138,8 +143,12 @@ class Server:
         for thread in self._threads:
             thread.start()
 
-    def run(self) -> None:
-        """Answers requests until SIGTERM or SIGINT, then those that have begun. Call it in the main thread."""
+    def run(self) -> int:
+        """Answers requests until SIGTERM or SIGINT, then those that have begun. Call it in the main thread.
+
+        Returns:
+          0; 1 if the server failed before it was to end. The standard error says why.
+        """
 
         def stop(*unused):
             self._uvicorn.should_exit = True
@@ -148,6 +157,7 @@ class Server:
         try:
             self.start()
             self._threads[0].join()
+            return 0 if self._uvicorn.should_exit else 1
         finally:
             self.close()
             for number, handler in old.items():
