@@ -35,11 +35,13 @@ IDS = [3, 99, 42]
 
 
 def export(folder, tmp_path):
-    """A SavedModel: serving_default (ids to tables and version), row (ids to a), text (words and weights to themselves)."""
+    """A SavedModel: serving_default (ids to tables and version), row (ids to a), text (words and weights to themselves), ..."""
     with tf.Graph().as_default(), v1.Session() as session:
         ids, outputs = serving_util.lookup_graph(tmp_path)
         words = v1.placeholder(tf.string, [None], "words")
         weights = v1.placeholder(tf.float32, [None], "weights")
+        ints = v1.placeholder(tf.int32, [None], "ints")
+        bytes_ = v1.placeholder(tf.uint8, [None], "bytes")
         session.run(v1.global_variables_initializer())
         signatures = {
             "serving_default": ({"ids": ids}, outputs),
@@ -48,6 +50,7 @@ def export(folder, tmp_path):
                 {"words": words, "weights": weights},
                 {"text": tf.identity(words), "raw_bytes": tf.identity(words), "twice": weights * 2},
             ),
+            "small": ({"ints": ints, "bytes": bytes_}, {"sum": ints + tf.cast(bytes_, tf.int32)}),
         }
         builder = v1.saved_model.Builder(str(folder))
         definitions = {
@@ -86,8 +89,8 @@ def metric(server, name):
 def test_columns_and_rows_are_those_of_the_model(server, base):
     with serving.Model(base / "7") as model:
         expected = model.run({"ids": IDS})
-    for inputs in (IDS, {"ids": IDS}):
-        outputs = ask(server, {"inputs": inputs}, "/versions/7:predict").json()["outputs"]
+    for body in ({"inputs": IDS}, {"inputs": {"ids": IDS}, "signature_name": ""}):
+        outputs = ask(server, body, "/versions/7:predict").json()["outputs"]
         assert sorted(outputs) == ["a", "b", "version"]
         for name, value in expected.items():
             np.testing.assert_array_equal(np.array(outputs[name], np.float32), value)
@@ -118,6 +121,7 @@ def test_status_and_metadata(server, monkeypatch):
         assert (found["version"], found["state"]) == ("7", "AVAILABLE")
     found = requests.get(url(server, "/metadata"), timeout=WAIT).json()
     assert found["model_spec"] == {"name": "click", "signature_name": "", "version": "7"}
+    assert list(found["metadata"]["signature_def"]) == ["signature_def"]
     [shape] = found["metadata"]["signature_def"]["signature_def"]["row"]["inputs"].values()
     assert (shape["dtype"], shape["tensor_shape"]) == ("DT_INT64", {"dim": [{"size": "-1"}]})
 
@@ -129,7 +133,10 @@ WRONG = [
     (b'{"inputs": ' + b"[" * 90 + b"]" * 90 + b"}", "uneven or too deep|shape"),
     (b"[]", "expected an object with either `instances` or `inputs`, found"),
     ({"inputs": 1, "instances": 1}, "found the keys"),
-    ({"inputs": IDS, "signature_name": "rwo"}, "expected one of row, serving_default, text; found"),
+    (
+        {"inputs": IDS, "signature_name": "rwo"},
+        "expected one of .*row, serving_default, .*; found",
+    ),
     ({"inputs": IDS, "signature_name": {}}, "signature_name: expected one of"),
     ({"inputs": {"id": IDS}}, "expected an object with ids; found"),
     ({"instances": 3}, "instances: expected a list, found 3"),
@@ -142,6 +149,14 @@ WRONG = [
     ({"inputs": [[1], [1, 2]]}, "found lists that are uneven"),
     ({"inputs": [2**63]}, "expected integers"),
     ({"inputs": [[1]]}, "shape"),
+    (
+        {"inputs": {"ints": [0, 2**32 + 5], "bytes": [1, 1]}, "signature_name": "small"},
+        r"'ints': expected integers \(int32\) from -2147483648 to 2147483647, found 4294967301",
+    ),
+    (
+        {"inputs": {"ints": [1], "bytes": [-1]}, "signature_name": "small"},
+        r"'bytes': expected integers \(uint8\) from 0 to 255, found -1",
+    ),
     ({"inputs": {"words": [1], "weights": [1]}, "signature_name": "text"}, "'words': expected str"),
     (
         {"inputs": {"words": [{"b64": "?"}], "weights": [1]}, "signature_name": "text"},

@@ -22,7 +22,6 @@ _LOG = logging.getLogger(__name__)
 _MODEL = re.compile(
     r"/v1/models/([^/:]+)(?:/versions/([0-9]{1,19}))?(?:(/metadata)|(:predict))?", re.ASCII
 )
-_METADATA = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
 class _Refused(Exception):
@@ -203,8 +202,10 @@ class Application:
             for name, each in definitions.items()
         }
         spec = {"name": self._name, "signature_name": "", "version": str(current)}
-        definitions = {"@type": _METADATA, "signature_def": signatures}
-        page = {"model_spec": spec, "metadata": {"signature_def": definitions}}
+        page = {
+            "model_spec": spec,
+            "metadata": {"signature_def": {"signature_def": signatures}},
+        }
         return json.dumps(page).encode()
 
     def _metrics_page(self):

@@ -37,7 +37,8 @@ class RequestError(ValueError):
 def predict(version: Version, body: bytes | bytearray) -> bytes:
     """Answers a body with a version, in the form that the body has. RequestError: the body is wrong."""
     request = _parse(body)
-    name = request.get("signature_name", DEFAULT_SIGNATURE)
+    name = request.get("signature_name", "")
+    name = DEFAULT_SIGNATURE if name == "" else name
     if not isinstance(name, str) or name not in version.signatures:
         known = ", ".join(sorted(version.signatures))
         raise RequestError(f"signature_name: expected one of {known}; found {_short(name)}")
@@ -135,6 +136,13 @@ def _array(name, value, dtype):
         raise RequestError(f"input '{name}': expected {expected}, found {names or dtype.name}")
     if dtype == tf.string:
         return np.array([_bytes(name, each) for each in found.ravel()], object).reshape(found.shape)
+    if dtype.is_integer and found.size:
+        # NumPy 1 makes other numbers of those that do not fit.
+        for value in (min(found.ravel()), max(found.ravel())):
+            if not dtype.min <= value <= dtype.max:
+                raise RequestError(
+                    f"input '{name}': expected {expected} from {dtype.min} to {dtype.max}, found {_short(value)}"
+                )
     try:
         return found.astype(dtype.as_numpy_dtype)
     except OverflowError as error:
