@@ -50,6 +50,9 @@ def export(folder, tmp_path):
                 {"words": words, "weights": weights},
                 {"text": tf.identity(words), "raw_bytes": tf.identity(words), "twice": weights * 2},
             ),
+            "complex": ({"weights": weights}, {"z": tf.cast(weights, tf.complex64)}),
+            "first": ({"words": words}, {"word": words[0]}),
+            "ones": ({"ints": ints}, {"ones": tf.ones(ints)}),
             "small": ({"ints": ints, "bytes": bytes_}, {"sum": ints + tf.cast(bytes_, tf.int32)}),
         }
         builder = v1.saved_model.Builder(str(folder))
@@ -97,6 +100,8 @@ def test_columns_and_rows_are_those_of_the_model(server, base):
     for instances in (IDS, [{"ids": key} for key in IDS]):
         found = ask(server, {"signature_name": "row", "instances": instances}).json()
         np.testing.assert_array_equal(np.float32(found["predictions"]), expected["a"])
+    found = ask(server, {"signature_name": "first", "inputs": ["ä", "b"]}).json()
+    assert found == {"outputs": "ä"}
     raw = base64.b64encode(b"\xff").decode()
     rows = [{"words": "ä", "weights": 1}, {"words": {"b64": raw}, "weights": 0.5}]
     for words in (rows, rows[:1]):
@@ -157,6 +162,10 @@ WRONG = [
         {"inputs": {"ints": [1], "bytes": [-1]}, "signature_name": "small"},
         r"'bytes': expected integers \(uint8\) from 0 to 255, found -1",
     ),
+    (
+        {"inputs": [1], "signature_name": "complex"},
+        "output 'z': expected a type that JSON has, found complex64",
+    ),
     ({"inputs": {"words": [1], "weights": [1]}, "signature_name": "text"}, "'words': expected str"),
     (
         {"inputs": {"words": [{"b64": "?"}], "weights": [1]}, "signature_name": "text"},
@@ -209,6 +218,29 @@ def test_a_body_that_is_too_large(server):
     found = requests.post(url(server), data=b" " * (8 << 20), timeout=WAIT)  # sent whole
     assert found.status_code == 413
     assert "at most 1048576 bytes (max_body_bytes), found 8388608" in found.json()["error"]
+
+
+def test_an_answer_that_is_too_large(server):
+    for rows, code in [(1 << 20, 200), ((1 << 20) + 1, 413)]:  # of one float32
+        found = ask(server, {"signature_name": "ones", "inputs": [rows, 1]})
+        assert found.status_code == code
+    expected = "expected at most 4194304 bytes (max_answer_bytes), found 4194308"
+    assert expected in found.json()["error"]
+    found = ask(server, {"signature_name": "ones", "inputs": [(1 << 20) + 1, 0]})
+    assert found.status_code == 413  # JSON writes a million empty rows
+
+
+def test_an_answer_is_made_in_pieces(monkeypatch):
+    sizes, dumps = [], json.dumps
+    monkeypatch.setattr(rest, "_PIECE", 4)
+    monkeypatch.setattr(json, "dumps", lambda value: sizes.append(np.size(value)) or dumps(value))
+    for shape in [(), (0,), (3,), (10,), (5, 0), (10, 2), (3, 10), (2, 3, 10)]:
+        array = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        assert json.loads(rest._json_of(array)) == array.tolist()
+    columns = {"a": np.arange(9), "b": np.arange(18).reshape(9, 2)}
+    expected = [{"a": row, "b": [2 * row, 2 * row + 1]} for row in range(9)]
+    assert json.loads(rest._json_of_rows(columns, 9)) == expected
+    assert max(sizes) == 4
 
 
 def test_a_body_with_two_lengths(server):

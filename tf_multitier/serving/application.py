@@ -52,11 +52,13 @@ class Application:
         threads: int,
         queue: int,
         max_body_bytes: int,
+        max_answer_bytes: int,
         timeout: float,
     ) -> None:
         self._base, self._name = base, name
         self._places, self._threads = threads + queue, threads
-        self._max_body_bytes, self._timeout = max_body_bytes, timeout
+        self._max_body_bytes, self._max_answer_bytes = max_body_bytes, max_answer_bytes
+        self._timeout = timeout
         self._held_bytes = self._running = self._refused_connections = 0
         self._metrics = metrics.Metrics()
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "tf_multitier_predict")
@@ -164,7 +166,9 @@ class Application:
         try:
             with self._base.model.pin() as version:
                 self._expect_version(wanted, self._base.version_of(version))
-                return rest.predict(version, body)
+                return rest.predict(version, body, self._max_answer_bytes)
+        except rest.LargeAnswerError as error:
+            raise _Refused(413, str(error)) from None
         except ValueError as error:  # of the body, or of a shape
             raise _Refused(400, str(error)) from None
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:

@@ -1,6 +1,7 @@
 """Requests and answers of TensorFlow Serving's REST API: JSON to arrays, and back.
 
 A body has `instances`, a list with one entry for each row, or `inputs`, whole arrays by name. Bytes are {"b64": "..."}.
+An answer is made in pieces: json has the interpreter's lock while it makes one, and all other threads wait.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import reprlib
 import typing
 
@@ -18,6 +20,8 @@ if typing.TYPE_CHECKING:
     from tf_multitier.serving.model import Version
 
 DEFAULT_SIGNATURE = "serving_default"
+
+_PIECE = 4096  # values
 
 _JSON_TYPES = {
     bool: "booleans",
@@ -34,8 +38,17 @@ class RequestError(ValueError):
     """A body that a signature does not take."""
 
 
-def predict(version: Version, body: bytes | bytearray) -> bytes:
-    """Answers a body with a version, in the form that the body has. RequestError: the body is wrong."""
+class LargeAnswerError(ValueError):
+    """A body whose answer is too large."""
+
+
+def predict(version: Version, body: bytes | bytearray, max_answer_bytes: int) -> bytes:
+    """Answers a body with a version, in the form that the body has.
+
+    Raises:
+      RequestError: the body is wrong.
+      LargeAnswerError: the outputs have more than max_answer_bytes.
+    """
     request = _parse(body)
     name = request.get("signature_name", "")
     name = DEFAULT_SIGNATURE if name == "" else name
@@ -47,24 +60,32 @@ def predict(version: Version, body: bytes | bytearray) -> bytes:
         columns, rows = _columns_of(request["instances"], inputs)
     else:
         columns, rows = _named(request["inputs"], inputs), None
+    for key, dtype in outputs.items():
+        if dtype.is_complex:
+            raise RequestError(f"output '{key}': expected a type that JSON has, found {dtype.name}")
     arrays = {key: _array(key, value, inputs[key]) for key, value in columns.items()}
-    answers = version.run(arrays, name)
-    values = {key: _encoded(key, answers[key]) for key in outputs}
-    if rows is None:
-        answer = {"outputs": _bare(values)}
-    else:
+    answers = {key: _as_array(value) for key, value in version.run(arrays, name).items()}
+    size = sum(map(_bytes_of, answers.values()))
+    if size > max_answer_bytes:
+        raise LargeAnswerError(
+            f"answer: expected at most {max_answer_bytes} bytes (max_answer_bytes), found {size}: ask for fewer rows"
+        )
+    if rows is not None:
         for key, found in answers.items():
             if not found.ndim or len(found) != rows:
                 raise RequestError(
                     f"output '{key}': expected {rows} rows, found the shape {list(found.shape)}: send `inputs` in place of `instances`"
                 )
-        one = len(values) == 1
-        answer = {
-            "predictions": _bare(values)
-            if one
-            else [dict(zip(values, row)) for row in zip(*values.values())]
-        }
-    return json.dumps(answer).encode()
+    values = {key: _printable(key, answers[key]) for key in outputs}
+    if rows is not None and len(values) > 1:
+        text = _json_of_rows(values, rows)
+    elif len(values) == 1:
+        text = _json_of(*values.values())
+    else:
+        text = (
+            "{" + ", ".join(f"{json.dumps(key)}: {_json_of(v)}" for key, v in values.items()) + "}"
+        )
+    return f'{{"{"outputs" if rows is None else "predictions"}": {text}}}'.encode()
 
 
 def _parse(body):
@@ -160,10 +181,21 @@ def _bytes(name, value):
         ) from None
 
 
-def _encoded(name, array):
-    """An array as lists that json takes. Strings are {"b64": ...} if the name ends with _bytes, or if one is not UTF-8."""
+def _as_array(value):
+    """Of an output. A Session gives a scalar string as bytes."""
+    return np.asarray(value, object if isinstance(value, bytes) else None)
+
+
+def _bytes_of(array):
+    """An empty row counts as one value: JSON writes it."""
+    size = array.itemsize * math.prod(max(length, 1) for length in array.shape)
+    return size + sum(map(len, array.ravel())) if array.dtype.kind == "O" else size
+
+
+def _printable(name, array):
+    """An array whose `tolist` json takes. Strings are {"b64": ...} if the name ends with _bytes, or if one is not UTF-8."""
     if array.dtype.kind not in "OS":
-        return (array.astype(np.float32) if array.dtype.kind == "V" else array).tolist()
+        return array.astype(np.float32) if array.dtype.kind == "V" else array
     try:
         if name.endswith("_bytes"):
             raise UnicodeError
@@ -176,12 +208,27 @@ def _each(function, array):
     result = np.empty(array.shape, object)
     for index, value in np.ndenumerate(array):
         result[index] = function(value)
-    return result.tolist()
+    return result
 
 
-def _bare(values):
-    """The value of the only output, or all by name."""
-    return next(iter(values.values())) if len(values) == 1 else values
+def _json_of(array):
+    if array.size <= _PIECE or not array.ndim:
+        return json.dumps(array.tolist())
+    rows = _PIECE // (array.size // len(array))
+    if not rows:
+        return "[" + ", ".join(map(_json_of, array)) + "]"
+    blocks = (array[start : start + rows].tolist() for start in range(0, len(array), rows))
+    return "[" + ", ".join(json.dumps(block)[1:-1] for block in blocks) + "]"
+
+
+def _json_of_rows(arrays, rows):
+    """A list with an object for each row."""
+    step = max(1, _PIECE * rows // max(1, sum(array.size for array in arrays.values())))
+    pieces = []
+    for start in range(0, rows, step):
+        columns = [array[start : start + step].tolist() for array in arrays.values()]
+        pieces.append(json.dumps([dict(zip(arrays, row)) for row in zip(*columns)])[1:-1])
+    return "[" + ", ".join(pieces) + "]"
 
 
 def _short(value):

@@ -35,7 +35,8 @@ class Server:
     |---|---|
     | 400 | the body is not JSON, or has other names, types or shapes than the signature |
     | 404, 405 | the path, model or version is unknown; the path has another method |
-    | 408, 413 | the body came too slowly; it is larger than `max_body_bytes` |
+    | 408 | the body came too slowly |
+    | 413 | the body is larger than `max_body_bytes`, or the answer than `max_answer_bytes` |
     | 500 | the graph failed |
     | 503 | the queue is full |
 
@@ -49,6 +50,7 @@ class Server:
       threads: number of predictions that run at once.
       queue: number of predictions that wait for a thread.
       max_body_bytes: of a request. It is parsed in one piece, while others wait.
+      max_answer_bytes: of the outputs of a request, as arrays. JSON is larger: of float32 about six times.
       max_connections: number of connections at once. More are closed without an answer; `/metrics` counts them.
       timeout: seconds that a client may take for each of these: be idle, send the head, send the body, take an answer.
       poll_seconds: between two looks for new versions.
@@ -74,6 +76,7 @@ class Server:
         threads: int = 8,
         queue: int = 64,
         max_body_bytes: int = 4 << 20,
+        max_answer_bytes: int = 4 << 20,
         max_connections: int = 512,
         timeout: float = 30.0,
         poll_seconds: float = 1.0,
@@ -95,6 +98,7 @@ class Server:
             ("threads", threads, 1),
             ("queue", queue, 0),
             ("max_body_bytes", max_body_bytes, 1),
+            ("max_answer_bytes", max_answer_bytes, 1),
             ("max_connections", max_connections, 1),
             ("timeout", timeout, 0.001),
             ("poll_seconds", poll_seconds, 0.001),
@@ -113,7 +117,9 @@ class Server:
         self.address = "http://{}:{}".format(
             f"[{host}]" if ":" in host else host, self._socket.getsockname()[1]
         )
-        self._application = Application(self._base, name, threads, queue, max_body_bytes, timeout)
+        self._application = Application(
+            self._base, name, threads, queue, max_body_bytes, max_answer_bytes, timeout
+        )
         connection = functools.partial(
             Connection,
             max_connections=max_connections,
