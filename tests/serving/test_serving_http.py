@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 import forks
 import numpy as np
@@ -87,6 +88,12 @@ def ask(server, body, rest=":predict"):
 def metric(server, name):
     page = requests.get(server.address + "/metrics", timeout=WAIT).text
     return float(re.search(rf"^tf_multitier_{re.escape(name)} (.*)$", page, re.MULTILINE)[1])
+
+
+def until(condition):
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
 
 
 def test_columns_and_rows_are_those_of_the_model(server, base):
@@ -294,13 +301,12 @@ def test_a_full_queue_refuses_and_metrics_say_so(base, monkeypatch):
         ]
         for thread in threads:
             thread.start()
-        while metric(server, "queue") != 1:
-            pass
+        until(lambda: metric(server, "queue") == 1)
         found = ask(server, {"inputs": IDS})
         assert found.status_code == 503 and "at most 2 requests" in found.json()["error"]
         released.set()
         for thread in threads:
-            thread.join()
+            thread.join(WAIT)
         assert codes == [200, 200]
         assert metric(server, 'requests_total{code="503"}') == 1
         assert metric(server, "predict_seconds_count") == 2
@@ -381,8 +387,8 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             files = [os.path.join(path, n) for path, _, ns in os.walk(tmp_path / "3") for n in ns]
             os.truncate(max(files, key=os.path.getsize), 10)
             os.rename(tmp_path / "3", base / "3")
-            while len(states := status(server)) == 1:
-                pass
+            until(lambda: len(status(server)) == 2)
+            states = status(server)
             assert states["3"][0] == "END" and states["3"][1]
             assert states["2"] == ("AVAILABLE", "")
             asking.seen.clear()
@@ -391,8 +397,7 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             shutil.rmtree(base / "3")
             shutil.copytree(base / "2", tmp_path / "3")
             os.rename(tmp_path / "3", base / "3")
-            while metric(server, "version") != 3:
-                pass
+            until(lambda: metric(server, "version") == 3)
             assert list(status(server)) == ["3"]
         training.session.close()
 
