@@ -1,4 +1,4 @@
-"""Server: an HTTP server of one model, with the paths of TensorFlow Serving's REST API."""
+"""Server: an HTTP server of one model, with paths of TensorFlow Serving's REST API."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Server:
     | `GET /metrics` | Prometheus' text form |
 
     The forms are those of TensorFlow Serving's REST API: `signature_name`, bytes as `{"b64": "..."}`, an input or output without its
-    name if it is the only one. A request sees one version. A version that cannot be loaded leaves the one before it in use; the
-    log, the status and `/metrics` say so.
+    name if it is the only one. `/labels/L`, `:classify` and `:regress` are missing; malformed paths get 404 or 405. A request sees one
+    version. A version that cannot be loaded leaves the one before it in use; the log, the status and `/metrics` say so.
 
     | Code | Reason: `{"error": "..."}` |
     |---|---|
