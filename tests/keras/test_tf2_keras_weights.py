@@ -1,6 +1,7 @@
 """get_weights and set_weights of Keras' models with embedding layers, and the callback that uses them."""
 
 import copy
+import datetime
 import gc
 import glob
 import os
@@ -259,6 +260,28 @@ def test_models_and_summaries_count_the_rows_of_their_layers(tmp_path):
     assert rows.shape == (count, 4) == tuple(layer.weights[0].shape) and rows.size == 4 * count
     shape = tf.function(lambda: tf.constant(layer.weights[0].shape[0] is None))
     assert shape()  # a function knows no number of rows
+
+
+@pytest.mark.parametrize("score", ["step", "time"])
+def test_weights_of_a_stock_embedding_do_not_expire_at_once(score, tmp_path):
+    life = datetime.timedelta(minutes=1) if score == "time" else 2
+    evict = tf_multitier.GlobalStepEvict(steps_to_live=life)
+    option = tf_multitier.EmbeddingVariableOption(evict_option=evict, score=score)
+    layer = multitier_keras.Embedding(4, partitions=2, ev_option=option)
+    layer(np.array([1]))
+    optimizer = tf_multitier.optimizers.SGD(0.1)
+
+    def train():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(np.array([1, 2])))
+        optimizer.apply_gradients([(tape.gradient(loss, layer.embeddings), layer.embeddings)])
+
+    for _ in range(8):
+        train()
+    layer.load_own_variables({"0": np.ones([5, 4], np.float32)})
+    train()
+    tf.train.Checkpoint(layer=layer).write(str(tmp_path / "saved"))
+    assert int(layer.embeddings.total_count()) == 5
 
 
 @pytest.mark.parametrize("partitions, dtype", [(1, "float32"), (2, "bfloat16")])

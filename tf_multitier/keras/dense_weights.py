@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import typing
 
 import numpy as np
@@ -21,7 +22,8 @@ _BLOCK_ROWS = 65_536
 
 
 def replace(parts: list, matrix: typing.Any, where: str) -> None:
-    """Replaces the rows of a table by those of a matrix, at the end of the load that runs (loads.py). Slots begin anew.
+    """Replaces the rows of a table by those of a matrix, at the end of the load that runs (loads.py). Slots begin anew. The rows get
+    the newest version of the table: none expires because of the load.
 
     Args:
       parts: all EmbeddingVariables of the table.
@@ -38,6 +40,7 @@ def replace(parts: list, matrix: typing.Any, where: str) -> None:
             "output_dim"
         )
     key_dtype, columns = key_types.name_in_files(parts[0]), [("value", dim, 0.0)]
+    version = _newest_version(parts)
     with loads.together() as load:
         folder = load.files.enter_context(tempfile.TemporaryDirectory())
         prefix = os.path.join(folder, _NAME)
@@ -49,7 +52,15 @@ def replace(parts: list, matrix: typing.Any, where: str) -> None:
                 values = np.asarray(matrix[begin : begin + _BLOCK_ROWS], np.float32)
                 keys = np.arange(begin, begin + len(values), dtype=key_dtype)
                 zeros = np.zeros(len(values), np.int64)
-                add(Rows(columns, keys, zeros, zeros, values))
+                add(Rows(columns, keys, zeros, zeros + version, values))
         with saver.convert_on_restore():  # to values of 16 bits, from float32
             reads = object_checkpoint.Reads([(_NAME, part) for part in parts], tf.constant(prefix))
         load.changes.append(reads.replace)
+
+
+def _newest_version(parts):
+    """Of the rows of a table, or the time in microseconds if versions are times."""
+    if parts[0].score == "time":
+        return time.time_ns() // 1000
+    pieces = (piece for part in parts for piece in part.rows(columns=[]))
+    return max([0, *(int(piece.versions.max()) for piece in pieces)])
