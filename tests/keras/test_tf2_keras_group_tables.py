@@ -101,6 +101,20 @@ def test_of_each_row_the_first_ids_count(form):
     )
 
 
+def test_of_sparse_ids_the_first_count_wherever_they_are():
+    layer = kt.GroupEmbedding(
+        {"basket": {"table": "items", "combiner": "sum", "max_ids": 2}}, tables={"items": items()}
+    )
+    places = [[0, 0], [0, 5], [0, 6], [2, 4]]
+    sparse = lambda values: tf.SparseTensor(places, values, [3, 7])
+    found = layer(
+        {"basket": sparse([1, 2, 3, 4])}, weights={"basket": sparse([0.5, 2.0, 8.0, 4.0])}
+    )
+    ids = {"basket": tf.ragged.constant([[1, 2], [], [4]])}
+    expected = layer(ids, weights={"basket": tf.ragged.constant([[0.5, 2.0], [], [4.0]])})
+    same_bits(found["basket"], expected["basket"])
+
+
 def test_a_model_with_tables_is_saved_and_made_again(tmp_path):
     inputs = {
         name: keras.Input((ids.shape[1],), dtype="int64", name=name) for name, ids in IDS.items()

@@ -110,7 +110,12 @@ def first(ids: typing.Any, count: int | None) -> typing.Any:
     if ids is None or count is None:
         return ids
     if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.slice(ids, [0, 0], [ids.dense_shape[0], count])
+        ids = tf.sparse.reorder(ids)
+        rows = ids.indices[:, 0]
+        place = tf.range(tf.size(rows)) - tf.searchsorted(
+            rows, rows
+        )  # in its row, of the ids alone
+        return tf.sparse.retain(ids, place < count)
     return ids if len(ids.shape) == 1 else ids[:, :count]
 
 
