@@ -125,6 +125,13 @@ def test_candidates_are_the_rows_and_their_ids(partitions):
     ids, matrix = layer.candidates()
     assert ids.numpy().tolist() == [-7, 3, 7]
     same_bits(matrix, layer(ids))
+    with pytest.raises(ValueError, match=r"found a graph: call candidates\(ids\)"):
+        tf.function(layer.candidates)()
+    shape = tf.function(lambda: tf.constant(layer.candidates(ids[:2])[1].shape.as_list()))
+    assert shape().numpy().tolist() == [2, 4]
+    for rows in (layer.embeddings, layer.weights[0]):
+        with pytest.raises(NotImplementedError, match=r"candidates\(\)"):
+            tf.convert_to_tensor(rows)
     some, values = layer.candidates([3, 100])
     assert some.numpy().tolist() == [3, 100]
     same_bits(values, layer(np.array([3, 100])))

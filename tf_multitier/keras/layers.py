@@ -327,17 +327,22 @@ class Embedding(RowsLayer):
           (ids [n] of the key_dtype, values [n, output_dim] of the type of the rows), in eager execution.
 
         Raises:
-          ValueError: the layer is not built yet.
+          ValueError: the layer is not built yet, or `ids` is None in a graph.
         """
         if not self.built:
             raise ValueError(
                 f"layer '{self.name}': candidates: expected a layer that is built, found one that was never called: call it, or build() it"
             )
+        if ids is None and not tf.executing_eagerly():
+            raise ValueError(
+                f"layer '{self.name}': candidates: expected ids or eager execution, found a graph: call candidates(ids)"
+            )
         if ids is None:
             keys, values, *_ = self.embeddings.export()
             return keys, values
         keys = tf.reshape(layer_ids.integers(ids, self.name), [-1])
-        return keys, lookup.embedding_lookup(self.embeddings, keys, training=False)
+        values = lookup.embedding_lookup(self.embeddings, keys, training=False)
+        return keys, tf.ensure_shape(values, [keys.shape[0], self.output_dim])
 
     def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> typing.Any:
         """Bool of the shape of `inputs`: False for padding. None without padding, with a combiner, or for ragged ids."""

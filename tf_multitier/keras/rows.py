@@ -241,8 +241,8 @@ class Rows(Keras3Object, keras.Variable):
         """NotImplementedError: rows have no dense value."""
         raise NotImplementedError(
             f"rows of {self._owner} are in a hash table and have no dense tensor: call the layer with ids, or look ids up "
-            "with tf.nn.embedding_lookup(layer.embeddings, ids); read all rows with export() of the layer's tables; regularize the "
-            "layer's output (activity_regularizer); give keras.callbacks.TensorBoard histogram_freq=0"
+            "with tf.nn.embedding_lookup(layer.embeddings, ids); read all rows with export() of the layer's tables, or with candidates() of an "
+            "Embedding; regularize the layer's output (activity_regularizer); give keras.callbacks.TensorBoard histogram_freq=0"
         )
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:

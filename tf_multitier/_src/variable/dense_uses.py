@@ -15,7 +15,8 @@ def dense_use(variable, what):
     return NotImplementedError(
         f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
         "look ids up with layer(ids) of its Keras layer, or with tf.nn.embedding_lookup or embedding_lookup_sparse; train it with an "
-        "optimizer of tf_multitier.optimizers (in v1 graphs of tf.compat.v1.train); read everything with export()"
+        "optimizer of tf_multitier.optimizers (in v1 graphs of tf.compat.v1.train); read everything with "
+        "export(), or with candidates() of its Keras layer"
     )
 
 
