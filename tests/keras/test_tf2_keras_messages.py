@@ -127,7 +127,7 @@ def test_a_file_of_hdf5_is_refused_and_the_files_to_use_are_named(tmp_path):
         ({"ev_option": 5}, "ev_option: expected a tf_multitier.EmbeddingVariableOption.*found 5"),
         ({"ev_option": {"x": 1}}, "ev_option: expected a tf_multitier.*found {'x': 1}"),
         ({"optimizer": {"learning_rate": 0.1}}, "optimizer: expected one of tf_multitier.opt"),
-        ({"optimizer": {"row_optimizer": "Lookahead", "arguments": {}}}, "optimizer: expected one of"),
+        ({"optimizer": {"row_optimizer": "Lamb", "arguments": {}}}, "optimizer: expected one of"),
         ({"dtype": "int32"}, "dtype: expected a type of floating-point numbers, found int32"),
     ],
 )
