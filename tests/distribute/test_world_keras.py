@@ -131,6 +131,10 @@ plain.compile("sgd", "mse")
 refused(ValueError, apart, lambda: plain.fit(features[rank], wanted[rank], verbose=0))
 plain.compile(keras.optimizers.LossScaleOptimizer(strategy.optimizer("sgd")), "mse")
 refused(NotImplementedError, "auto_scale_loss=False", lambda: plain.fit(features[rank], wanted[rank], verbose=0))
+for scaled in (strategy.optimizer("sgd"), tf_multitier.keras.with_rows("sgd")):  # a rank would skip this step and the other would wait
+    scaled = keras.optimizers.LossScaleOptimizer(scaled)
+    pairs = [(tf.constant([1.0, np.inf][rank]), v) for v in model.trainable_variables]
+    refused(NotImplementedError, "auto_scale_loss=False", lambda: scaled.apply_gradients(pairs))
 def clipped():
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, rank]))

@@ -146,6 +146,16 @@ def test_compile_scales_the_loss_and_skipped_steps_leave_rows(is_own, half_preci
     same_bits(before, table.export())
 
 
+def test_a_scaled_loss_of_rows_in_a_world_is_refused(monkeypatch):
+    """In the first step, before a process skips one."""
+    layer = kt.Embedding(DIM, optimizer=tf_multitier.optimizers.SGD())
+    layer.build()
+    monkeypatch.setattr(layer.tables[0], "of_world", object())
+    zeros = tf.IndexedSlices(tf.zeros([1, DIM]), [0])
+    with pytest.raises(NotImplementedError, match="found it in a LossScaleOptimizer"):
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()).apply([zeros], layer.weights)
+
+
 @pytest.mark.parametrize(
     "name, settings, storage",
     [

@@ -50,7 +50,12 @@ class OfWorld:
         return made
 
     def build(self, variables: typing.Any) -> None:
-        """Also gives all processes the dense values of rank 0."""
+        """Also gives all processes the dense values of rank 0.
+
+        Raises:
+          NotImplementedError: it is in a LossScaleOptimizer.
+        """
+        rows.refuse_scaled_loss(f"optimizer '{self.name}'")
         super().build(variables)  # type: ignore[misc]
         dense = [v for v in variables if not isinstance(v, rows.Rows)]
         every = [*dense, *self.frozen()]

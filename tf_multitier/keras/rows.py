@@ -107,6 +107,8 @@ class Rows(Keras3Object, keras.Variable):
         return True
 
     def _check_unless_building(self):
+        if self.embedding_variable.of_world is not None:
+            refuse_scaled_loss(self._owner)
         optimizers = _calling_optimizers()
         for optimizer in optimizers:
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -119,7 +121,8 @@ class Rows(Keras3Object, keras.Variable):
 
         Raises:
           ValueError: neither the layer nor the model's optimizer trains rows.
-          NotImplementedError: the optimizer has a static loss scale, accumulates gradients or averages weights.
+          NotImplementedError: the optimizer has a static loss scale or averages weights; or it accumulates gradients, and is not of
+            `with_rows`.
         """
         for optimizer in _calling_optimizers():
             name = type(optimizer).__name__
@@ -277,6 +280,18 @@ class Rows(Keras3Object, keras.Variable):
 
     def __repr__(self):
         return f"<tf_multitier.keras.Rows of {self.embedding_variable!r}>"
+
+
+def refuse_scaled_loss(what: str) -> None:
+    """NotImplementedError, if a LossScaleOptimizer is among the callers. It skips steps by the gradients of one process.
+
+    The others would wait for that process.
+    """
+    if any(isinstance(one, keras.optimizers.LossScaleOptimizer) for one in _calling_optimizers()):
+        raise NotImplementedError(
+            f"{what}: expected an optimizer of the CollectiveStrategy, found it in a LossScaleOptimizer, by which each rank would skip "
+            "other steps: take the LossScaleOptimizer away, or compile the model with auto_scale_loss=False"
+        )
 
 
 def _described(value):
