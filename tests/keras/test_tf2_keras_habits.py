@@ -203,11 +203,61 @@ def test_gradients_that_are_kept_are_saved(tmp_path):
     same_bits(values(loaded), values(whole))
 
 
+def accumulating(steps=4, optimizer="SGD", **settings):
+    make = getattr(keras.optimizers, optimizer)
+    return kt.with_rows(make(0.05, gradient_accumulation_steps=steps, **settings))
+
+
+def test_gradients_that_are_kept_are_loaded_with_the_variables_of_keras(tmp_path):
+    models = [pair("DRAM", tmp_path)[0] for _ in range(2)]
+    for model in models:
+        model.compile(accumulating(), "mse")
+    trained, other = models
+    two_steps = lambda model: model.fit(X[: 2 * BATCH], Y[: 2 * BATCH], BATCH, verbose=0)
+    two_steps(trained)
+    trained.save_weights(tmp_path / "w.weights.h5")
+    with pytest.warns(UserWarning, match="Skipping variable loading"):
+        other.load_weights(tmp_path / "w.weights.h5")  # before the optimizer is built
+    two_steps(other)
+    assert len(other.optimizer._kept.arrays()["keys_0"]) == 2 * X[:BATCH].size
+    other.load_weights(tmp_path / "w.weights.h5")
+    kept = trained.optimizer._kept.arrays()
+    same_bits(list(other.optimizer._kept.arrays().values()), list(kept.values()))
+
+    store: dict = {}
+    trained.optimizer.save_own_variables(store)
+    steps = str([v.path for v in other.optimizer.variables].index(other.optimizer._iterations.path))
+    store |= {"kept_values_0": np.zeros([2, DIM + 1]), steps: np.array(77)}
+    with pytest.raises(ValueError, match=rf"tables with the dims \[{DIM}\], found \[{DIM + 1}\]"):
+        other.optimizer.load_own_variables(store)
+    assert other.optimizer._iterations == 2
+    del store["kept_keys_0"], store["kept_values_0"]
+    other.optimizer.load_own_variables(store)
+    assert other.optimizer._kept.arrays()["keys_0"].size == 0
+
+
+def test_kept_gradients_do_not_outlive_an_update_without_one_of_theirs():
+    layer, dense = kt.Embedding(DIM), keras.Variable(tf.zeros([1]))
+    layer.build()
+    optimizer = accumulating(steps=2)
+    optimizer.build([*layer.weights, dense])
+    for _ in range(2):
+        rows = tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1], tf.int64))
+        optimizer.apply([rows, tf.ones([1])], [*layer.weights, dense])
+        optimizer.build([*layer.weights, dense])
+        assert optimizer._kept.arrays()["keys_0"].size == 1
+        optimizer.apply([tf.ones([1])], [dense])
+        assert optimizer._kept.arrays()["keys_0"].size == 0
+
+
 def test_accumulation_that_cannot_be_is_refused():
     model, _ = pair("DRAM", None)
-    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2, global_clipnorm=1.0)
     with pytest.raises(NotImplementedError, match="gradient_accumulation_steps and global_clipno"):
-        fit(model, kt.with_rows(optimizer))
+        fit(model, accumulating(global_clipnorm=1.0))
+    two = [tf.constant_initializer(1.0), tf.constant_initializer(2.0)]
+    of_two = tf_multitier.get_embedding_variable("of_two", DIM, initializer=two)
+    with pytest.raises(NotImplementedError, match="'of_two' .*initializer that is a list"):
+        accumulating().build([kt.held.HeldRows(of_two, of_two, "rows")])
     model, _ = pair("DRAM", None, tf_multitier.optimizers.SGD())
     with pytest.raises(NotImplementedError, match="without gradient_accumulation_steps, or .*SGD"):
         fit(model, keras.optimizers.SGD(gradient_accumulation_steps=2))

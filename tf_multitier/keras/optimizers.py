@@ -45,29 +45,36 @@ class _WithRows(UpdatesRows):
         return self._rows_by
 
     def build(self, variables: typing.Any) -> None:
-        for variable in variables:
-            if isinstance(variable, Rows):
-                variable.check()
         its = list(variables)
+        rows = [variable for variable in its if isinstance(variable, Rows)]
+        for variable in rows:
+            variable.check()
+        if self.gradient_accumulation_steps:
+            self._check_accumulation(rows)
         self._built_for = lambda: (
             its
         )  # in a function: Keras would track a list's variables as its own
+        was_built = self.built
         super().build(variables)  # type: ignore[misc]
-        rows = [variable for variable in its if isinstance(variable, Rows)]
         for variable in rows:
             (variable.row_optimizer or self.row_optimizer).build([variable])
-        if self.gradient_accumulation_steps:
-            self._check_accumulation(rows)
+        if self.gradient_accumulation_steps and not was_built:
             self._kept = accumulation.KeptGradients(rows)
 
     def _check_accumulation(self, rows):
-        of_world = [one for one in rows if one.embedding_variable.of_world is not None]
-        found = "a CollectiveStrategy" if of_world else "global_clipnorm"
-        if rows and (of_world or self.global_clipnorm):
-            raise NotImplementedError(
-                f"optimizer '{self.name}': rows of embedding variables cannot be trained with gradient_accumulation_steps and {found}: "
-                f"expected an optimizer without one of them"
-            )
+        for one in rows:
+            table = one.embedding_variable
+            found = {
+                "a CollectiveStrategy": table.of_world is not None,
+                "global_clipnorm": self.global_clipnorm,
+                "an initializer that is a list (tables=)": table.num_tables > 1,
+            }
+            for setting, is_found in found.items():
+                if is_found:
+                    raise NotImplementedError(
+                        f"optimizer '{self.name}': embedding variable '{table.variable_name}' cannot be trained with "
+                        f"gradient_accumulation_steps and {setting}: expected no more than one of them: train it with larger batches"
+                    )
 
     def add_variable_from_reference(
         self, reference_variable: typing.Any, *args: typing.Any, **kwargs: typing.Any
@@ -118,19 +125,16 @@ class _WithRows(UpdatesRows):
 
     def _accumulate(self, grads, rows):
         """Keeps gradients of rows, or updates rows by those that were kept and these. Keras does so with those of dense variables."""
-        if not rows:
-            return
         steps = self.gradient_accumulation_steps
-        entries = self._kept.with_step(grads, rows)
 
         def update():
-            means = [accumulation.mean(*of_one, steps) for of_one in entries]
+            means = self._kept.means(grads, rows, steps)
             self._update_rows(list(zip(clipped(self, means, [v.whole for v in rows]), rows)))
             self._kept.clear()
             return True
 
         def keep():
-            self._kept.keep(entries, rows)
+            self._kept.keep(grads, rows)
             return False
 
         tf.cond((self._iterations + 1) % steps == 0, update, keep)
@@ -146,19 +150,27 @@ class _WithRows(UpdatesRows):
                 store[f"kept_{name}"] = array
 
     def load_own_variables(self, store: typing.Any) -> None:
-        """Also loads the state of the row optimizer."""
+        """Also loads the state of the row optimizer, and the gradients that it keeps, if Keras loads its own variables.
+
+        Raises:
+          ValueError: the gradients are those of other tables.
+        """
         names = list(store.keys())
         dense = {key: store[key] for key in names if not key.startswith(("rows_", "kept_"))}
         kept = {key[len("kept_") :]: store[key] for key in names if key.startswith("kept_")}
         its = [key.split("_", 2) for key in names if key.startswith("rows_")]
         with loads.together():
-            super().load_own_variables(dense)  # type: ignore[misc]
             for rule in sorted({rule for _, rule, _ in its}):
                 arrays = {name: store[f"rows_{rule}_{name}"] for _, of, name in its if of == rule}
                 state = OptimizerState(rule, arrays)
                 state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
-        if kept and self.gradient_accumulation_steps:
-            self._kept.assign(kept)
+            if (
+                self.gradient_accumulation_steps
+                and self.built
+                and len(dense) == len(self.variables)
+            ):
+                self._kept.load(kept, f"optimizer '{self.name}'")
+            super().load_own_variables(dense)  # type: ignore[misc]
 
 
 def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
