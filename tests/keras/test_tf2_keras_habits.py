@@ -95,6 +95,35 @@ def test_an_optimizer_of_a_layer_decays_its_rows(tmp_path):
     trains_alike(models, [keras.optimizers.SGD(0.02, weight_decay=0.5) for _ in models])
 
 
+def test_rows_follow_the_weight_decay_of_the_models_optimizer(tmp_path):
+    """As it is now, whatever the optimizer had whose state is loaded."""
+    models = pair("DRAM", tmp_path)
+    make = lambda decay: keras.optimizers.SGD(0.02, weight_decay=decay)
+    trains_alike(models, (kt.with_rows(make(0.5)), make(0.5)))
+    for model, optimizer in zip(models, (kt.with_rows(make(None)), make(None))):
+        model.save_weights(tmp_path / "of.weights.h5")
+        model.compile(optimizer)
+        optimizer.build(model.trainable_variables)
+        model.load_weights(tmp_path / "of.weights.h5")
+        optimizer.weight_decay = 0.3
+    trains_alike(models, [model.optimizer for model in models])
+
+
+def test_a_weight_decay_of_0_is_none(emulated_device):
+    """HBM has no rules with a decay."""
+    on_hbm = tf_multitier.StorageOption(storage_type=tf_multitier.StorageType.HBM)
+    ev = tf_multitier.get_embedding_variable(
+        "on_hbm", DIM, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=on_hbm)
+    )
+    of_keras = kt.with_rows(keras.optimizers.SGD(0.1, weight_decay=0.0)).row_optimizer
+    for optimizer in (of_keras, tf_multitier.optimizers.SGD(0.1, weight_decay=0.0)):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), [1]), ev)])
+    assert ev.get_frequency([1]) == 2
+    for amsgrad in (False, True):
+        with pytest.raises(TypeError, match="weight_decay: expected a number, .* found None"):
+            tf_multitier.optimizers.AdamW(weight_decay=None, amsgrad=amsgrad)
+
+
 def test_rows_without_a_gradient_do_not_decay():
     ev = tf_multitier.get_embedding_variable("ev", DIM, initializer=tf.ones_initializer())
     optimizer = tf_multitier.optimizers.SGD(0.1, weight_decay=0.5)
@@ -115,12 +144,13 @@ def scaled(optimizer, initial_scale):
     return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
 
 
-@pytest.mark.parametrize("storage, eagerly", zip(STORAGES, [False, True]))
-def test_half_precision_scales_the_loss(storage, eagerly, tmp_path, half_precision):
-    """The scale of 2**24 is too large for float16: the first steps are skipped."""
-    make = lambda: keras.optimizers.Adam(0.02, global_clipnorm=0.5)
-    models = pair(storage, tmp_path, policy="mixed_float16")
-    trained = scaled(kt.with_rows(make()), 2.0**24), scaled(make(), 2.0**24)
+@pytest.mark.parametrize("own", [None, tf_multitier.optimizers.SGD], ids=["with_rows", "own"])
+@pytest.mark.parametrize("storage, eagerly", list(zip(STORAGES, [False, True])))
+def test_half_precision_scales_the_loss(own, storage, eagerly, tmp_path, half_precision):
+    """The scale of 2**24 is too large for float16: the first steps are skipped. SGD's steps show the scale."""
+    make = lambda: keras.optimizers.SGD(0.02, **({} if own else {"global_clipnorm": 0.5}))
+    models = pair(storage, tmp_path, own and own(0.02), policy="mixed_float16")
+    trained = scaled(make() if own else kt.with_rows(make()), 2.0**24), scaled(make(), 2.0**24)
     trains_alike(models, trained, rtol=1e-3, run_eagerly=eagerly)
     steps = {int(optimizer.iterations) for optimizer in trained}
     assert len(steps) == 1 and 0 < steps.pop() < 2 * len(X) // BATCH
@@ -144,6 +174,19 @@ def test_compile_scales_the_loss_and_skipped_steps_leave_rows(is_own, half_preci
     assert set(frequencies) == {int(model.optimizer.iterations)}  # each id is in each step once
     model.fit(X, np.full_like(Y, np.nan), batch_size=BATCH, verbose=0)
     same_bits(before, table.export())
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["optimizer of the layer", "with_rows"])
+def test_a_gradient_that_is_not_finite_in_rows_alone_skips_the_step(is_own):
+    layer, dense = kt.Embedding(DIM), keras.Variable(tf.zeros([1]))
+    layer.optimizer = tf_multitier.optimizers.SGD() if is_own else None
+    layer.build()
+    optimizer = scaled(keras.optimizers.SGD() if is_own else kt.with_rows("sgd"), 1.0)
+    for value, steps in ((np.inf, 0), (1.0, 1), (np.nan, 1)):
+        rows = tf.IndexedSlices(tf.fill([1, DIM], value), tf.constant([1], tf.int64))
+        optimizer.apply([rows, tf.ones([1])], [*layer.weights, dense])
+        assert optimizer.iterations == steps == layer.tables[0].get_frequency([1])
+        assert bool(dense.numpy()) == bool(steps)
 
 
 def test_a_scaled_loss_of_rows_in_a_world_is_refused(monkeypatch):

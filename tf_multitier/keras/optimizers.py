@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.processes import reduced
+from tf_multitier._src.training.row_optimizer import decays
 from tf_multitier.keras import accumulation
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
@@ -230,7 +231,7 @@ _OURS_ALONE_IN = {"Adagrad": {"epsilon"}}
 
 
 def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
-    """The optimizer of tf_multitier.optimizers that trains rows by the rule and the learning rate of a Keras optimizer."""
+    """The optimizer of tf_multitier.optimizers that trains rows by the rule of a Keras optimizer, with its learning rate and weight decay."""
     config = optimizer.get_config()
     its_class = getattr(
         row_optimizers, "Momentum" if rule == "SGD" and config.get("momentum") else rule
@@ -240,8 +241,12 @@ def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
         - _OURS_ALONE
         - _OURS_ALONE_IN.get(rule, set())
     )
-    made = its_class(lambda: optimizer.learning_rate, **{name: config[name] for name in names})
-    made.is_decayed = lambda variable: keras_internals.is_decayed(optimizer, variable)
+    arguments: dict = {name: config[name] for name in names}
+    arguments["weight_decay"] = lambda: optimizer.weight_decay or 0.0
+    made = its_class(lambda: optimizer.learning_rate, **arguments)
+    made.is_decayed = lambda variable: (
+        decays(optimizer.weight_decay) and keras_internals.is_decayed(optimizer, variable)
+    )
     return made
 
 

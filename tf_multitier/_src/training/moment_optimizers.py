@@ -71,6 +71,7 @@ class AdamW(Adam):
     """
 
     _RULE, _V1_NAME = "adamw", "AdamW"
+    _DECAYS = True
 
     def __init__(
         self,

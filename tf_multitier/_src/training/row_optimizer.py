@@ -8,6 +8,7 @@ one without decay restore each other. A row decays in steps that train it; a den
 from __future__ import annotations
 
 import inspect
+import numbers
 import re
 import typing
 import weakref
@@ -37,6 +38,12 @@ def scalar(value, name):
             f"{name}: expected a number, a callable, a schedule or a tf.Variable, found {value!r}"
         ) from None
     return tf.Variable(number, trainable=False, dtype=tf.float32, name=name)
+
+
+def decays(weight_decay: typing.Any) -> bool:
+    """Whether there is a weight decay: None and a plain 0 are none."""
+    is_0 = isinstance(weight_decay, numbers.Real) and weight_decay == 0
+    return weight_decay is not None and not is_0
 
 
 def at_least_0(initial_accumulator_value):
@@ -100,9 +107,8 @@ class RowOptimizer(tf.Module):
             is_given = not isinstance(learning_rate, Default)
             self.rate_is_given = tf.Variable(is_given, trainable=False, name="rate_is_given")
             self.hyperparameters = {key: scalar(value, key) for key, value in hyper.items()}
-            self.weight_decay = (
-                None if weight_decay is None else scalar(weight_decay, "weight_decay")
-            )
+            is_kept = self._DECAYS or decays(weight_decay)
+            self.weight_decay = scalar(weight_decay, "weight_decay") if is_kept else None
         # For an embedding variable, whether its rows have the weight decay.
         self.is_decayed: typing.Callable = lambda variable: True
         self._twins: typing.Any = weakref.WeakSet()
