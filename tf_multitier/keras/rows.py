@@ -113,7 +113,9 @@ class Rows(Keras3Object, keras.Variable):
         for optimizer in optimizers:
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 keras_internals.make_loss_scale_take_rows(optimizer)
-        if not _is_building() or any(map(_makes_accumulators, optimizers)):
+        if _is_in("exclude_from_weight_decay"):
+            return  # which asks for the name of the variable
+        if not _is_in("build") or any(map(_makes_accumulators, optimizers)):
             self.check()
 
     def check(self) -> None:
@@ -322,9 +324,9 @@ def _makes_accumulators(optimizer):
     return bool(getattr(optimizer, "gradient_accumulation_steps", None))
 
 
-def _is_building():
-    """Whether an optimizer is being built for its variables."""
-    return any(frame.f_code.co_name == "build" for frame in _frames_of_optimizers())
+def _is_in(function):
+    """Whether a function of this name of an optimizer is among the callers."""
+    return any(frame.f_code.co_name == function for frame in _frames_of_optimizers())
 
 
 def _frames_of_optimizers():
