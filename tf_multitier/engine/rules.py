@@ -42,6 +42,9 @@ def update_rules() -> dict:
     }
 
 
+DECAY = "+weight_decay"  # after the name of a rule: the rule with one more hyperparameter
+
+
 def rule_and_hyper(rule, hyper):
     """The entry of a rule in `_engine.update_rules`, and the values of its hyperparameters, in order.
 
@@ -49,11 +52,14 @@ def rule_and_hyper(rule, hyper):
       ValueError: an unknown rule, other hyperparameters than the rule's, or a value out of range.
     """
     rules = _engine.update_rules()
-    if not isinstance(rule, str) or rule not in rules:
+    of = rule.removesuffix(DECAY) if isinstance(rule, str) else rule
+    if not isinstance(rule, str) or of not in rules:
         raise ValueError(
-            f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}{did_you_mean(rule, rules)}"
+            f"rule: expected one of {', '.join(sorted(rules))}, or one of them with {DECAY}; found {rule!r}{did_you_mean(rule, rules)}"
         )
-    spec = rules[rule]
+    spec = dict(rules[of])
+    if of != rule:
+        spec["hyperparameters"] = [*spec["hyperparameters"], "weight_decay"]
     hyper = {} if hyper is None else hyper
     if not isinstance(hyper, collections.abc.Mapping):
         raise ValueError(
