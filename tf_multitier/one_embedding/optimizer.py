@@ -28,8 +28,8 @@ class Optimizer(tf.Module):
         optimizer = one_embedding.Optimizer(keras.optimizers.SGD(0.1), [embedding])
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    Rows follow the rule, the learning rate or schedule, and the clipping of the Keras optimizer. They are lazy: a step changes those
-    that have a gradient. `global_clipnorm` covers rows and dense variables together.
+    Rows follow the rule, the learning rate or schedule, the clipping and weight decay of the Keras optimizer. They are lazy: a step
+    changes those that have a gradient. `global_clipnorm` covers rows and dense variables together.
 
     Args:
       optimizer: keras.optimizers.SGD, with or without momentum, Adagrad, Adam or Ftrl.
@@ -37,8 +37,7 @@ class Optimizer(tf.Module):
 
     Raises:
       TypeError: an embedding is none.
-      NotImplementedError: another optimizer; or one with weight_decay, amsgrad, loss scaling, gradient accumulation or averages of
-        weights, for which rows have no rule.
+      NotImplementedError: another optimizer; or one with loss scaling, gradient accumulation or averages of weights.
     """
 
     def __init__(self, optimizer: typing.Any, embeddings: typing.Any) -> None:
@@ -54,8 +53,7 @@ class Optimizer(tf.Module):
             raise TypeError(
                 f"one_embedding.Optimizer: embeddings: expected a list of embeddings, found {embeddings!r}"
             )
-        averages = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-        for refused in (*averages, "weight_decay", "amsgrad"):
+        for refused in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
             if getattr(optimizer, refused, None):
                 raise NotImplementedError(
                     f"one_embedding.Optimizer: rows cannot be trained with {refused} of {kind}: expected an optimizer without it"
@@ -168,11 +166,12 @@ def Ftrl(
     """keras.optimizers.Ftrl with the arguments of OneFlow, whose lambda2 is twice Keras' l2_regularization_strength.
 
     Raises:
-      NotImplementedError: weight_decay, for which rows have no rule.
+      NotImplementedError: weight_decay.
     """
     if real("Ftrl.weight_decay", weight_decay) != 0:
         raise NotImplementedError(
-            f"one_embedding.Ftrl: weight_decay: expected 0, found {weight_decay}: rows have no decay with Ftrl: use lambda2"
+            f"one_embedding.Ftrl: weight_decay: expected 0, found {weight_decay}: use lambda2, or "
+            "keras.optimizers.Ftrl(weight_decay=...), whose decay is decoupled"
         )
     return keras.optimizers.Ftrl(
         learning_rate=lr,
