@@ -1,5 +1,5 @@
 // CudaDevice: a Device on a GPU. Only in builds with CUDA (configure.py
-// --cuda), and in the check of a GPU (cc/hbm/gpu_check.sh).
+// --cuda), and in the check of a GPU (cc/hbm/check/gpu_check.sh).
 
 #ifndef CC_DEVICE_CUDA_DEVICE_H_
 #define CC_DEVICE_CUDA_DEVICE_H_

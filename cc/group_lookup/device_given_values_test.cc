@@ -1,7 +1,7 @@
 // Clipping, and the gradients of pooled values, of values that are given: the bits of cc/group_lookup/pooling.h.
 
 #include "cc/group_lookup/pooling.h"
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 
 namespace multitier::device_given_values_test {
 namespace {

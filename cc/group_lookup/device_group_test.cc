@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "cc/group_lookup/group_lookup.h"
-#include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_above.h"
+#include "cc/hbm/test/device_caller.h"
 #include "cc/table/snapshot/snapshot_together.h"
 
 namespace multitier::device_group_test {

@@ -1,4 +1,4 @@
-"""cc/hbm/gpu_check.sh: what it compiles, and what it says where there is a GPU, none, or a tool that finds errors."""
+"""cc/hbm/check/gpu_check.sh: what it compiles, and what it says where there is a GPU, none, or a tool that finds errors."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from paths import ROOT
 
-SCRIPT = os.path.join(ROOT, "cc/hbm/gpu_check.sh")
+SCRIPT = os.path.join(ROOT, "cc/hbm/check/gpu_check.sh")
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 
@@ -37,7 +37,10 @@ def needed():
     """The sources whose headers gpu_check.cc includes, or a source among these, and the sources of the kernels."""
     names = re.search(r"_KERNELS = .*? in \[(.*?)\]", read("cc/device/BUILD"), re.DOTALL)[1]
     kernels = [f"kernels/{name}.cu.cc" for name in re.findall(r'"(\w+)"', names)]
-    found, todo = set(), ["cc/hbm/gpu_check.cc", *[f"cc/device/{kernel}" for kernel in kernels]]
+    found, todo = (
+        set(),
+        ["cc/hbm/check/gpu_check.cc", *[f"cc/device/{kernel}" for kernel in kernels]],
+    )
     while todo:
         file = todo.pop()
         if file in found:
@@ -65,9 +68,11 @@ def test_the_script_compiles_every_source_that_the_check_needs_and_no_other():
     # What the targets of Bazel have that test the same files.
     for target in ("pair_check", "kernel_times"):
         block = re.search(
-            rf'name = "{target}",.*?srcs = \[(.*?)\]', read("cc/hbm/BUILD"), re.DOTALL
+            rf'name = "{target}",.*?srcs = \[(.*?)\]', read("cc/hbm/check/BUILD"), re.DOTALL
         )
-        assert {f"cc/hbm/{name}" for name in re.findall(r'"(.*?)"', block[1])} <= compiled["g++"]
+        assert {f"cc/hbm/check/{name}" for name in re.findall(r'"(.*?)"', block[1])} <= compiled[
+            "g++"
+        ]
 
 
 # Compilers that make nothing, and a check that prints what a test asks for.

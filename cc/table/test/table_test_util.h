@@ -86,8 +86,8 @@ inline void PutChain(const ChainCase& chain, uint64_t row_bytes, uint64_t seed, 
   options->lower_tiers.push_back({last, static_cast<uint64_t>(chain.last_rows) * row_bytes});
 }
 
-// What every table that has lower tiers gets above them, if anything. cc/hbm/over_hbm.cc puts HBM there: the tests that are
-// linked with it run over HBM.
+// What every table that has lower tiers gets above them, if anything. cc/hbm/test/over_hbm.cc puts HBM there: the tests that
+// are linked with it run over HBM.
 struct TestedAbove {
   std::function<void(TableOptions* options)> put;
   std::function<bool(const UpdateRule& rule)> runs;  // whether it trains by the rule; null: by every rule

@@ -15,8 +15,8 @@
 
 #include "cc/device/cuda_device.h"
 #include "cc/device/emulated_device.h"
-#include "cc/hbm/kernel_times.h"
-#include "cc/hbm/pair_check.h"
+#include "cc/hbm/check/kernel_times.h"
+#include "cc/hbm/check/pair_check.h"
 
 namespace multitier::hbm {
 namespace {

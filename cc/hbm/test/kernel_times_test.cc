@@ -1,6 +1,6 @@
-#include "cc/hbm/kernel_times.h"
+#include "cc/hbm/check/kernel_times.h"
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::kernel_times_test {
 namespace {

@@ -1,7 +1,7 @@
 // What the tests of tables in HBM share: devices, tables in HBM with a plain table to compare with, and training.
 
-#ifndef CC_HBM_HBM_TEST_UTIL_H_
-#define CC_HBM_HBM_TEST_UTIL_H_
+#ifndef CC_HBM_TEST_HBM_TEST_UTIL_H_
+#define CC_HBM_TEST_HBM_TEST_UTIL_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -185,4 +185,4 @@ inline void ExpectSameTables(EmbeddingTable* plain, HbmTable* table) {
 
 }  // namespace multitier::hbm
 
-#endif  // CC_HBM_HBM_TEST_UTIL_H_
+#endif  // CC_HBM_TEST_HBM_TEST_UTIL_H_

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <thread>
 
-#include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_above.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/device_caller.h"
+#include "cc/hbm/test/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::bounded_below_test {

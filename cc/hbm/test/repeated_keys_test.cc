@@ -1,7 +1,7 @@
 // Keys that are in a batch many times: an update on the device has the bits of the table on the CPU, however often a key
 // repeats.
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::repeated_keys_test {

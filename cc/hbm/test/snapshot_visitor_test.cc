@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cc/base/blocked_test_util.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::snapshot_visitor_test {
 namespace {

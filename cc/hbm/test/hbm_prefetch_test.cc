@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "cc/env/clock_env.h"
-#include "cc/hbm/device_caller.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/device_caller.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::hbm_prefetch_test {
 namespace {

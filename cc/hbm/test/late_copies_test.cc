@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::late_copies_test {

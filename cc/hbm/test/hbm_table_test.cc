@@ -6,7 +6,7 @@
 #include <list>
 #include <thread>
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::hbm_table_test {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "cc/base/mutex.h"
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 #include "cc/table/test/storage_test_util.h"
 
 namespace multitier::hbm::broken_device_test {

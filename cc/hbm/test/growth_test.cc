@@ -1,6 +1,6 @@
 // HBM alone: the table grows as rows are added, and keeps every row on the device.
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::growth_test {
 namespace {

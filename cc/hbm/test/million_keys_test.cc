@@ -6,7 +6,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::million_keys_test {
 namespace {

@@ -1,8 +1,8 @@
 // DeviceCaller: a caller of device_operations.h in tests. It has a stream and device memory of its own, waits for `done`, and
 // then reads what was written through its own stream, as a framework does.
 
-#ifndef CC_HBM_DEVICE_CALLER_H_
-#define CC_HBM_DEVICE_CALLER_H_
+#ifndef CC_HBM_TEST_DEVICE_CALLER_H_
+#define CC_HBM_TEST_DEVICE_CALLER_H_
 
 #include <condition_variable>
 #include <memory>
@@ -12,7 +12,7 @@
 #include "cc/base/mutex.h"
 #include "cc/device/kernels/test_memory.h"
 #include "cc/hbm/device_operations.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm {
 
@@ -127,4 +127,4 @@ class DeviceCaller {
 
 }  // namespace multitier::hbm
 
-#endif  // CC_HBM_DEVICE_CALLER_H_
+#endif  // CC_HBM_TEST_DEVICE_CALLER_H_

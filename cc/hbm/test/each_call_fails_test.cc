@@ -1,7 +1,7 @@
 // Each call of the device fails once, under operations that need the gate closed, under growth, and under groups of tables with
 // their gradients. The operation returns an error and changes nothing, or it works.
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 
 namespace multitier::hbm::each_call_fails_test {
 namespace {

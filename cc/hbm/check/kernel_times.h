@@ -1,8 +1,8 @@
 // MeasureKernels: how long find, insert with eviction and gather take on a
 // device.
 
-#ifndef CC_HBM_KERNEL_TIMES_H_
-#define CC_HBM_KERNEL_TIMES_H_
+#ifndef CC_HBM_CHECK_KERNEL_TIMES_H_
+#define CC_HBM_CHECK_KERNEL_TIMES_H_
 
 #include <cstdint>
 #include <memory>
@@ -38,4 +38,4 @@ Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device
 
 }  // namespace multitier::hbm
 
-#endif  // CC_HBM_KERNEL_TIMES_H_
+#endif  // CC_HBM_CHECK_KERNEL_TIMES_H_

@@ -5,7 +5,7 @@
 #include <map>
 #include <thread>
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 
 namespace multitier::hbm::device_operations_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "cc/hbm/pair_check.h"
+#include "cc/hbm/check/pair_check.h"
 
 #include <algorithm>
 #include <cstring>

@@ -3,7 +3,7 @@
 
 #include "cc/hbm/device_rule.h"
 #include "cc/hbm/hbm_above.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm {
 namespace {

@@ -1,6 +1,6 @@
 // What a member of a device lookup may say: sequences without a step, and what absent keys read in evaluation.
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 
 namespace multitier::hbm::device_member_test {
 namespace {

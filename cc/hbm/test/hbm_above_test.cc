@@ -2,7 +2,7 @@
 
 #include "cc/hbm/hbm_above.h"
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::hbm_above_test {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::interleavings_test {

@@ -1,9 +1,9 @@
 // The tier oracle (cc/table/test/tier_oracle.h) over four rows of HBM above DRAM and tiers below it: the bits of DRAM alone.
 // Half of the lookups and trainings are operations with device memory.
 
-#include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_above.h"
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/device_caller.h"
+#include "cc/hbm/test/hbm_test_util.h"
 #include "cc/table/test/tier_oracle.h"
 
 namespace multitier::hbm {

@@ -1,10 +1,10 @@
 // Two emulated devices with other seeds give the same bits. The check of a GPU is the same, with the GPU as one of the two.
 
-#include "cc/hbm/pair_check.h"
+#include "cc/hbm/check/pair_check.h"
 
 #include <gtest/gtest.h>
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::pair_check_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "cc/hbm/kernel_times.h"
+#include "cc/hbm/check/kernel_times.h"
 
 #include <algorithm>
 #include <chrono>

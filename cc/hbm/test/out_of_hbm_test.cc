@@ -1,7 +1,7 @@
 // The device runs out of memory while a table is used. The operation returns an error that says how much it asked for and how
 // much was free. It changes nothing, and the table stays usable.
 
-#include "cc/hbm/hbm_test_util.h"
+#include "cc/hbm/test/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm::out_of_hbm_test {

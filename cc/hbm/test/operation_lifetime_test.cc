@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cc/hbm/device_caller.h"
+#include "cc/hbm/test/device_caller.h"
 
 namespace multitier::hbm::operation_lifetime_test {
 namespace {

@@ -6,8 +6,8 @@
 // find, stage, insert with eviction, exchange, gather, sum, sort, update, and
 // the rows that leave.
 
-#ifndef CC_HBM_PAIR_CHECK_H_
-#define CC_HBM_PAIR_CHECK_H_
+#ifndef CC_HBM_CHECK_PAIR_CHECK_H_
+#define CC_HBM_CHECK_PAIR_CHECK_H_
 
 #include <cstdint>
 #include <memory>
@@ -37,4 +37,4 @@ Status CheckPair(const std::shared_ptr<device::Device>& a, const std::shared_ptr
 
 }  // namespace multitier::hbm
 
-#endif  // CC_HBM_PAIR_CHECK_H_
+#endif  // CC_HBM_CHECK_PAIR_CHECK_H_
