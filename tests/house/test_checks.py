@@ -32,13 +32,14 @@ def log(tmp_path, monkeypatch):
 
 
 def test_a_member_that_is_used_without_its_lock_is_found(tmp_path, monkeypatch):
-    source = tmp_path / "a.cc"
+    source, another = tmp_path / "a.cc", tmp_path / "0.cc"  # those of a folder are analysed as one
+    another.write_text("int answer() { return 42; }\n")
     monkeypatch.setattr(checks, "uses_locks", lambda path: True)
     source.write_text(LOCKS % "multitier::MutexLock lock(mutex_);")
-    checks.check_locks([str(source)])
+    checks.check_locks([str(another), str(source)])
     source.write_text(LOCKS % "")
     with pytest.raises(steps.Failure, match=r"a\.cc:7:.*'count_' requires holding mutex 'mutex_'"):
-        checks.check_locks([str(source)])
+        checks.check_locks([str(another), str(source)])
 
 
 def test_sources_that_use_annotated_locks_are_analysed_and_others_are_not():
