@@ -9,6 +9,8 @@
 
 #include <cstdlib>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "cc/table/test/table_test_util.h"
 
@@ -63,7 +65,7 @@ class Oracle {
     TableOptions tiered = BasicOptions(dim_);
     // Room for the slots of any rule: the bound counts row data, and rows widen.
     tiered.dram_budget_bytes = 4 * WidestRow();
-    put_tiers_(3 * WidestRow(), random_(), false, &tiered);
+    put_tiers_(MixedRow(), random_(), false, &tiered);
     const Replacement strategies[] = {Replacement::kLru, Replacement::kLfu, Replacement::kDefault, Replacement::kScore};
     tiered.cache_strategy = strategies[random_() % (tiered.above == nullptr ? 4 : 3)];  // HBM has no order by score
     if (random_() % 4 == 0) tiered.num_shards = 2;
@@ -152,7 +154,16 @@ class Oracle {
 
  private:
   // Bytes of a row with eight columns, more than any rule's.
-  uint64_t WidestRow() const { return 16 * static_cast<uint64_t>((dim_ + 3) / 4) * 8; }
+  uint64_t WidestRow() const { return RowWith(8); }
+  // Bytes of a row with the slots of every rule: that wide it becomes where rules are mixed.
+  uint64_t MixedRow() const {
+    std::set<std::string> slots;
+    for (const UpdateRule* rule : AllUpdateRules()) {
+      for (const ColumnSpec& slot : SlotColumns(*rule, dim_)) slots.insert(slot.name);
+    }
+    return RowWith(1 + slots.size());
+  }
+  uint64_t RowWith(size_t columns) const { return 16 * static_cast<uint64_t>((dim_ + 3) / 4) * columns; }
 
   std::vector<int64_t> Keys() {
     static const int64_t kSpecial[] = {0, -1, -7, INT64_MIN, INT64_MAX};
@@ -246,7 +257,7 @@ class Oracle {
     for (int t = 0; t < 2; ++t) {
       const auto rows = table_[t]->Export(true);
       ASSERT_TRUE(rows.ok()) << rows.status().ToString();
-      if (t == 1) put_tiers_(3 * WidestRow(), random_(), false, &options_[1]);
+      if (t == 1) put_tiers_(MixedRow(), random_(), false, &options_[1]);
       table_[t] = MakeTable(options_[t]);
       MT_ASSERT_OK(table_[t]->Import(*rows));
     }
@@ -288,14 +299,14 @@ class Oracle {
       ASSERT_TRUE(all.ok());
       keeping.lower_tiers.clear();
       table_[1] = nullptr;
-      put_tiers_(3 * WidestRow(), random_(), false, &keeping);
+      put_tiers_(MixedRow(), random_(), false, &keeping);
       table_[1] = MakeTable(keeping);
       MT_ASSERT_OK(table_[1]->Import(*all));
     }
     table_[1] = nullptr;
     keeping.lower_tiers.clear();
     options_[1].lower_tiers.clear();
-    put_tiers_(3 * WidestRow(), random_(), true, &options_[1]);
+    put_tiers_(MixedRow(), random_(), true, &options_[1]);
     options_[1].adopt = true;
     table_[1] = MakeTable(options_[1]);
     options_[1].adopt = false;
