@@ -230,8 +230,8 @@ void ExpectSameRows(const Group& group, const Tables& tables) {
   }
 }
 
-TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
-  const unsigned seed = std::random_device()();
+// Gives the number of tables that were pooled at their homes.
+int CompareWithTheLocalGroup(unsigned seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   Threads threads;
@@ -244,7 +244,7 @@ TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
     std::vector<Home> homes = HomesOf(twins, placed, num_homes);
     for (int step = 0; step < 3; ++step) {
       Executor* const executor = step == 1 ? nullptr : &threads;
-      ASSERT_TRUE(LookupGroup(Members(group), nullptr).ok());
+      EXPECT_TRUE(LookupGroup(Members(group), nullptr).ok());
       asker.Ask(group, placed, num_homes, DType::kFloat32, executor);
       for (int h = 0; h < num_homes; ++h) homes[h].Serve(h, {&asker}, DType::kFloat32, executor);
       for (const Home& home : homes) {
@@ -252,17 +252,22 @@ TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
       }
       asker.Pool(group, DType::kFloat32, executor);
       for (size_t i = 0; i < group.size(); ++i) {
-        ASSERT_EQ(asker.values[i], group[i]->out) << "member " << i;
+        EXPECT_EQ(asker.values[i], group[i]->out) << "member " << i;
       }
       asker.Differentiate(group, DType::kFloat32, executor);
       for (int h = 0; h < num_homes; ++h) homes[h].Train(h, {&asker}, DType::kFloat32, executor);
       std::vector<std::vector<float>> weights_gradients;
       TrainLocally(group, &weights_gradients);
-      ASSERT_EQ(asker.weights_gradients, weights_gradients);
+      EXPECT_EQ(asker.weights_gradients, weights_gradients);
     }
     ExpectSameRows(group, twins);
   }
-  EXPECT_GT(pooled, 0);
+  return pooled;
+}
+
+TEST(ExchangeTest, AnyNumberOfHomesReadsAndTrainsTheBitsOfTheLocalGroup) {
+  CompareWithTheLocalGroup(std::random_device()());
+  EXPECT_GT(CompareWithTheLocalGroup(1), 0);  // of another seed there may be none
 }
 
 // Each asker reads what it would alone. A home trains a key once, with the sums of all askers in their order.
