@@ -89,7 +89,7 @@ def private_names(trees):
     own, used = {"_replace"}, {}
     for path, tree in trees:
         for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 own.add(node.name)
             elif isinstance(node, (ast.arg, ast.keyword)):
                 own.add(node.arg)
