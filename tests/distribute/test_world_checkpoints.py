@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow as tf
 import tf_multitier
 from cluster_util import launch
 from tf_multitier._src.processes import world as worlds
+from tf_multitier.distribute import saving
 
 # Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
 FRONT_ENDS = """
@@ -316,6 +318,16 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     assert _rows(path) == first
     assert _files(directory) == {"checkpoint", "ckpt-102", "ckpt-201"}
     assert _rows(str(directory / "ckpt-201")) == first
+
+
+def test_a_process_writes_nothing_into_the_folder_that_rank_0_removes(tmp_path):
+    world = types.SimpleNamespace(rank=1, size=2, timeout=0.01)
+    with saving.Together(world, str(tmp_path), 1, "a save") as together:
+        together.done()
+        said = [(path.name, path.read_bytes()) for path in tmp_path.iterdir()]
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+    assert [name for name, _ in said] == ["rank-1.json"] and not list(tmp_path.iterdir())
 
 
 # `fit` of a model of Keras, which is saved every 3 of 8 batches and at the end, then of a model that is restored.

@@ -2,7 +2,8 @@
 
     <folder>/rank-1.json    what rank 1 does: its step, a count that rises while it works, and how that ended
 
-A process is late when it has not begun, or its count has not risen, for as long as a collective waits. So a save may take any time.
+Rank 0 ends the save and removes the folder: the others write nothing there after "done", unless they fail. A process is late when it has
+not begun, or its count has not risen, for as long as a collective waits. So a save may take any time.
 """
 
 from __future__ import annotations
@@ -132,11 +133,11 @@ class Together:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._stop_counting()
         if error is None:
-            with contextlib.suppress(OSError):
-                self._say(ended=True)
+            if self._world.rank == 0:
+                with contextlib.suppress(OSError):
+                    self._say(ended=True)
         else:
             text = getattr(error, "message", None) or str(error)
             with contextlib.suppress(OSError):
@@ -144,6 +145,8 @@ class Together:
 
     def done(self, **said: typing.Any) -> None:
         """This process has written all its files. said: for `wait_for_others`."""
+        if self._world.rank > 0:
+            self._stop_counting()
         self.says(done=True, **said)
 
     def commits(self) -> None:
@@ -230,6 +233,10 @@ class Together:
 
     def _file(self, rank):
         return os.path.join(self._folder, f"rank-{rank}.json")
+
+    def _stop_counting(self):
+        self._ended.set()
+        self._thread.join()
 
     def _count(self):
         while not self._ended.wait(self._world.timeout / _BEATS):
