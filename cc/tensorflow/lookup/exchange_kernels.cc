@@ -320,11 +320,10 @@ class PlanTablesKernel : public OpKernel {
       const auto keys = static_cast<int64_t>(kept->plan.keys(unit).size());
       Tensor* given = nullptr;
       OP_REQUIRES_OK(context, context->allocate_output(static_cast<int>(i), TensorShape({keys}), &given));
-      if (tables.empty()) {
-        given->flat<int64_t>().setConstant(-1);
-      } else {
-        std::copy(tables.begin(), tables.end(), given->flat<int64_t>().data());
-      }
+      given->flat<int64_t>().setConstant(int64_t{-1});
+      std::transform(tables.begin(), tables.end(), given->flat<int64_t>().data(), [](uint16_t table) {
+        return table == kNoTable ? int64_t{-1} : int64_t{table};
+      });
     }
   }
 
