@@ -3,6 +3,7 @@
 import ast
 import re
 import time
+import types
 
 import numpy as np
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from cluster_util import launch
 from tf_multitier._src.variable import delta_names
+from tf_multitier.distribute import sessions
 
 # Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
 PROGRAM = """
@@ -195,21 +197,43 @@ def test_what_would_train_apart_is_refused(tmp_path):
 FAILED = """
 with tf.Graph().as_default():
     tables, weights, ids, loss = build()
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        session.run(strategy.broadcast_variables())
-        if rank:
-            open(folder + "/failed", "w").close()
-            END
-        session.run(loss, {ids: ids_of(0, rank)})
+    def main():
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(strategy.broadcast_variables())
+            if rank:
+                open(folder + "/failed", "w").close()
+                END
+            session.run(loss, {ids: ids_of(0, rank)})
+    sys.exit(main())
 """
 
 
 @pytest.mark.parametrize(
     ("end", "arguments", "status"),
-    [("sys.exit(3)", (), 3), ("raise ValueError", ("-m", "tf_multitier.deeprec"), 1)],
+    [("return 3", (), 3), ("raise ValueError", ("-m", "tf_multitier.deeprec"), 1)],
 )
 def test_a_rank_that_failed_ends_at_once(tmp_path, end, arguments, status):
     code = PROGRAM.replace("timeout=60", "timeout=200") + FAILED.replace("END", end)
     launch(tmp_path, code, "--workers=2", *arguments, status=status)
     assert time.time() - (tmp_path / "failed").stat().st_mtime < 100
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (None, None),
+        (SystemExit(0), 0),
+        (SystemExit(3), 3),
+        (ValueError("a"), "a"),
+        (StopIteration(), "-"),
+    ],
+)
+def test_a_session_that_is_left_by_an_error_lets_its_rank_end_at_once(monkeypatch, error, failed):
+    said = []
+    monkeypatch.setattr(sessions, "end_at_once", said.append)
+    world = types.SimpleNamespace(is_used_in=lambda graph: True)
+    left = sessions._left(lambda *arguments: "left", world)
+    session = types.SimpleNamespace(graph=tf.Graph())
+    assert left(session, type(error), error, None) == "left"
+    assert [str(each) for each in said] == ([] if failed == "-" else [str(failed)])

@@ -2,7 +2,7 @@
 
 tf.compat.v1.Session()     without a target: connects to the server
 MonitoredTrainingSession   rank 0 is the chief; others initialize variables too; then all get the dense values of rank 0
-the end of the process     waits for the others: rank 0 may still save their parts
+the end of the process     waits for the others: rank 0 may still save their parts. Not after an error in a session, or sys.exit(1)
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
         _v1.train.WorkerSessionCreator, "create_session", lambda original: _worker(original, world)
     )
     wrap_method(_v1.train, "MonitoredTrainingSession", lambda original: _monitored(original, world))
+    for kind in (_v1.Session, _v1.train.MonitoredSession):
+        wrap_method(kind, "__exit__", lambda original: _left(original, world))
+    sys.exit = _noting_failures(sys.exit)  # now: `sys.exit(main())` takes it before it calls main
 
 
 def _init(original, world, target_of_process):
@@ -154,7 +157,16 @@ def _wait_at_exit(world):
     if not _waits:
         _waits.append(world)
         atexit.register(_wait_for_all, world)
-        sys.exit = _noting_failures(sys.exit)
+
+
+def _left(original, world):
+    def left(self, kind, error, trace):
+        is_used = self.graph is not None and world.is_used_in(self.graph)
+        if is_used and not isinstance(error, (tf.errors.OutOfRangeError, StopIteration)):
+            end_at_once(error.code if isinstance(error, SystemExit) else error)
+        return original(self, kind, error, trace)
+
+    return left
 
 
 def _noting_failures(original):
