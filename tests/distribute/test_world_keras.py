@@ -158,6 +158,7 @@ saved = "save by tf_multitier.distribute.CheckpointManager or strategy.checkpoin
 refused(NotImplementedError, saved, lambda: model.save(f"{folder}/m{rank}.keras"))
 refused(NotImplementedError, saved, lambda: model.save_weights(f"{folder}/m{rank}.weights.h5"))
 refused(NotImplementedError, saved, lambda: model.export(f"{folder}/exported{rank}"))
+assert not [name for name in os.listdir(folder) if name.startswith((f"m{rank}.", "exported"))]
 refused(NotImplementedError, saved, lambda: tf.saved_model.save(tf.Module(), f"{folder}/saved{rank}") or tf.train.Checkpoint(model=model).save(f"{folder}/c{rank}"))
 late = keras.Sequential([keras.layers.Dense(2, trainable=False), keras.layers.Dense(1, kernel_initializer="zeros")])
 late.compile(strategy.optimizer("sgd"), "mse")

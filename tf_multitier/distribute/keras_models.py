@@ -4,6 +4,7 @@
     the first step of fit   all ranks have the dense weights of rank 0, frozen ones too
     each step               statistics of layers, such as those of BatchNormalization, are the means over the ranks
     logs                    of an epoch, and of evaluate(), are those of the examples of all ranks
+    save, save_weights      refuse divided rows, before they make a file
 
 This is for models that a strategy's optimizer trains, or that have rows divided among the processes.
 """
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from tf_multitier._src.processes import reduced
 from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.processes.world_keys import no_save_alone
 from tf_multitier._src.tensorflow.internals import EagerTensor
 from tf_multitier.distribute import keras_world
 from tf_multitier.keras import keras_internals
@@ -30,6 +32,8 @@ def install() -> None:
     keras_internals.wrap_logs(_logs_of_world)
     keras.Model.make_train_function = _made_for_world(keras.Model.make_train_function)
     keras.optimizers.Optimizer.apply = _checked(keras.optimizers.Optimizer.apply)
+    keras.Model.save = _saved_by_all(keras.Model.save)
+    keras.Model.save_weights = _saved_by_all(keras.Model.save_weights)
 
 
 def _world_of(model):
@@ -75,6 +79,18 @@ def _refuse_scaled_loss(model):
 
 
 # ---- weights
+
+
+def _saved_by_all(original):
+    @functools.wraps(original)
+    def save(self, *args, **kwargs):
+        for one in self.weights:
+            if isinstance(one, Rows):
+                variable = one.embedding_variable
+                no_save_alone(variable.variable_name, variable.of_world)
+        return original(self, *args, **kwargs)
+
+    return save
 
 
 def _made_for_world(original):
