@@ -85,6 +85,9 @@ print("drawn", *map(np.ndarray.tolist, alike))
 refused(
     tf.errors.InvalidArgumentError, "'one'.*: tables: expected 0 to 2, found tables.1. = 3", lambda: embedding([1, 2], [0, 3])
 )
+refused(
+    tf.errors.InvalidArgumentError, "'drawn': tables: expected 0 to 1, found", lambda: drawn.peek([1, 2], tables=[0, 2])
+)
 optimizer, step = step_of(embedding, of_world)
 if IN_FUNCTION:
     step = tf.function(step, reduce_retracing=True)

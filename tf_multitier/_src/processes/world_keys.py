@@ -89,7 +89,7 @@ def ask(
       tail_shape: the static shape of an answer, of rank 0 or 1.
       tables: no or one tensor shaped as `keys`. read gets its elements after those of the keys.
     """
-    tables = [tf.reshape(each, [-1]) for each in tables]
+    tables = [_in_range(variable, tf.reshape(each, [-1])) for each in tables]
     width = tail_shape[0] if tail_shape else 1
     question = _Question(variable, tf.reshape(keys, [-1]), read, tables, width)
     (part,) = variable.parts
@@ -99,6 +99,16 @@ def ask(
         answers = [tf.cast(answer, tf.int64) for answer in answers]
     merged = stitched(question.positions, question.of_keys(answers), keys, tail_shape)
     return tf.cast(merged, its_type)
+
+
+def _in_range(variable, tables):
+    """Table numbers, checked before they are sent: an error of their owner would let the other ranks wait."""
+    most = variable.num_tables - 1
+    message = f"embedding variable '{variable.variable_name}': tables: expected 0 to {most}, found"
+    is_known = tf.reduce_all((tables >= 0) & (tables <= most))
+    check = tf.debugging.Assert(is_known, [message, tables])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(tables)
 
 
 def stitched(positions: list, answers: list, keys: tf.Tensor, tail_shape: tuple) -> tf.Tensor:
