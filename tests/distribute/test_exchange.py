@@ -26,8 +26,10 @@ FORMS = (
     "pooled",
     "small",
     "tables",
+    "pooled_tables",
+    "small_tables",
 )
-DIMS = (8, 3, 16, 5, 4, 1, 16, 4, 2, 4)
+DIMS = (8, 3, 16, 5, 4, 1, 16, 4, 2, 4, 4, 2)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,10 @@ def _looked_up(tables, rng, clip):
         values.append(tf.nn.embedding_lookup(tables[6], ids[2]))
         numbers = rng.integers(0, 3, ids[2].shape)
         values.append(tf_multitier.lookup.embedding_lookup(tables[9], ids[2], tables=numbers))
+        numbers = tf.math.floormod(ids[4].values, 3)
+        pool = tf_multitier.lookup.embedding_lookup_sparse
+        values.append(pool(tables[10], ids[4], weights, "mean", tables=numbers))
+        values.append(pool(tables[11], ids[4], combiner="sqrtn", tables=numbers))
     values.append(tf.nn.embedding_lookup_sparse(tables[7], ids[4], weights, combiner="mean"))
     return values
 
@@ -102,10 +108,10 @@ def _tables(name, parts):
             f"{name}_{form}",
             dim,
             initializer=[0.5, tf.random_normal_initializer(seed=2), -0.5]
-            if form == "tables"
+            if form.endswith("tables")
             else tf.random_uniform_initializer(-0.1, 0.1, seed=1),
             partitioner=None
-            if form in ("sparse", "small")
+            if form in ("sparse", "small", "small_tables")
             else tf.compat.v1.fixed_size_partitioner(parts),
         )
         for form, dim in zip(FORMS, DIMS)
