@@ -14,6 +14,8 @@ rank, size = hvd.rank(), hvd.size()
 optimizer = hvd.DistributedOptimizer(tf.train.GradientDescentOptimizer(float(size)))
 hooks = [hvd.BroadcastGlobalVariablesHook(0)]
 assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
+os.environ["TF_CONFIG"] = "{}"  # as with another cluster resolver
+assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
 mine = tf.constant([1.0 + rank])
 found = [hvd.allreduce(mine, op=hvd.Sum), hvd.broadcast(tf.constant([10 + rank]), 0)]
 found += tf.gradients(hvd.allreduce(5.0 * mine, op=hvd.Sum) * tf.stop_gradient(mine), [mine])

@@ -9,8 +9,6 @@ not here are refused.
 """
 
 import importlib.util
-import json
-import os
 import sys
 import types
 
@@ -47,9 +45,7 @@ def _neighbours():
     """(the number of this process among those of its machine, their number)."""
     if size() == 1:
         return 0, 1
-    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
-    tasks = [*cluster.get("chief", []), *cluster.get("worker", [])]
-    hosts = [task.rpartition(":")[0] for task in tasks]
+    hosts = [address.rpartition(":")[0] for address in _strategy()._world.addresses]
     mine = hosts[rank()]
     return hosts[: rank()].count(mine), hosts.count(mine)
 

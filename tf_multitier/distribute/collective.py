@@ -69,6 +69,7 @@ class CollectiveStrategy:
         jobs = {} if is_alone else resolver.cluster_spec().as_dict()
         tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
         rank, devices, self._runtime = 0, [""], None
+        addresses = [jobs[job][i] for job, i in tasks]
         if len(tasks) > 1:
             mine = resolver.task_type, resolver.task_id
             if mine not in tasks:
@@ -84,7 +85,7 @@ class CollectiveStrategy:
                     f"CollectiveStrategy: expected to be made before anything else of TensorFlow runs, found: {error}"
                 ) from error
         self._world = worlds.World(rank, len(devices), devices[rank], float(timeout), devices)
-        self._world.strategy = self
+        self._world.strategy, self._world.addresses = self, addresses
         self._said = False
         worlds.connect(self._world)
         if len(tasks) > 1:

@@ -79,6 +79,7 @@ class World:
       timeout: seconds that a collective waits for the other processes.
       devices: those of the collectives of all processes, in order of rank.
       strategy: the CollectiveStrategy.
+      addresses: "host:port" of all processes, in order of rank.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class World:
         self.device = device
         self.timeout = timeout
         self.strategy: typing.Any = None
+        self.addresses: list = []
         self._token: typing.Any = None
         # The name of collectives, which TensorFlow's errors of a lost process tell.
         self._waits = f"rank_{rank}_of_{size}_waits_for_the_same_step_of_all_ranks"
