@@ -1,6 +1,8 @@
 """Bazel, and the libraries that it builds into tf_multitier/."""
 
 import getpass
+import glob
+import hashlib
 import os
 import shutil
 import tempfile
@@ -88,14 +90,28 @@ def _outputs():
     return bazel_answer("info", ["bazel-bin"]).strip().splitlines()[-1]
 
 
+def digest_of_sources(root=ROOT):
+    """A text that differs for other sources of the package and of its libraries."""
+    found = hashlib.sha256()
+    for folder in ("cc", "tf_multitier"):
+        for path in sorted(glob.glob(os.path.join(root, folder, "**"), recursive=True)):
+            is_source = path.endswith((".cc", ".h", ".cu", ".py"))
+            if is_source and os.path.basename(path) != "_build_info.py":
+                name = os.path.relpath(path, root).encode()
+                with open(path, "rb") as file:
+                    found.update(name + b"\0" + file.read() + b"\0")
+    return found.hexdigest()[:12]
+
+
 def write_build_info(package, tensorflow_version):
-    """Records in a package folder which TensorFlow its ops are for, and which CUDA they have."""
+    """Records in a package folder which TensorFlow its ops are for, which CUDA they have, and what they were built from."""
     cuda = '"%s"' % cuda_version() if cuda_version() else "None"
     write_if_changed(
         os.path.join(package, "_build_info.py"),
         '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n\n'
-        "# The CUDA that they were built with; None: types with HBM are refused.\nCUDA_VERSION = %s\n"
-        % (tensorflow_version, cuda),
+        "# The CUDA that they were built with; None: types with HBM are refused.\nCUDA_VERSION = %s\n\n"
+        '# The digest of the sources: processes that train together have the same.\nSOURCES = "%s"\n'
+        % (tensorflow_version, cuda, digest_of_sources()),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 
 import configure
-from build_tools import environment, machine, steps
+from build_tools import bazel, environment, machine, steps
 
 PYTHON = {"version": [3, 11], "executable": sys.executable, "venv": True, "headers": True}
 
@@ -28,6 +28,18 @@ def test_an_unknown_command_is_refused_and_the_known_ones_are_listed():
     for name in configure.COMMANDS_BY_NAME:
         assert name in process.stderr
     assert "Traceback" not in process.stderr
+
+
+def test_other_sources_have_another_digest(tmp_path):
+    found = []
+    for folder, text in (("cc", "1"), ("cc", "2"), ("tf_multitier", "1")):
+        for name in ("a.h", "_build_info.py"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / name).write_text(text)
+        found.append(bazel.digest_of_sources(str(tmp_path)))
+        (tmp_path / folder / "_build_info.py").write_text("of another build")
+        assert bazel.digest_of_sources(str(tmp_path)) == found[-1]
+    assert len(set(found)) == 3
 
 
 def test_without_root_missing_packages_give_one_line_to_run(monkeypatch):

@@ -29,7 +29,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import _version
+from tf_multitier._src.tensorflow.library import build
 from tf_multitier._src.tensorflow.library import ops
 
 _GROUP_KEY = 0x7F4D54
@@ -153,7 +153,7 @@ class World:
           where: what the error names.
           exchange: its number.
         """
-        mark = digest(f"{_version.VERSION} {what}")
+        mark = digest(f"{build()} {what}")
         mine = tf.stack([tf.reduce_max(words), tf.reduce_max(elements), mark])
         every = self.all_to_all(tf.tile(mine[None], [self.size, 1]), SIZES, exchange)
         with tf.device(self.device):
@@ -162,7 +162,7 @@ class World:
                 f"collective training: rank {self.rank}: expected lookups of the same embedding variables, of the same dims and "
                 "options, in the same order on all ranks, with the same version of tf_multitier, found others than here on ranks"
             )
-            here = f"here: {where}, tf_multitier {_version.VERSION}"
+            here = f"here: {where}, tf_multitier {build()}"
             check = tf.debugging.Assert(tf.equal(tf.size(others), 0), [expected, others, here])
             with tf.control_dependencies([] if check is None else [check]):
                 largest = tf.reduce_max(every[:, :2], 0)

@@ -11,6 +11,8 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier import _version
+
 _LIBRARY = "_tf_multitier_ops.so"
 
 
@@ -34,11 +36,22 @@ def get_library_path() -> str:
     return str(pathlib.Path(__file__).absolute().parents[2] / _LIBRARY)
 
 
-def _load():
+def _build_info_or_none():
     try:
         from tf_multitier import _build_info
     except ImportError:
-        _build_info = None
+        return None
+    return _build_info
+
+
+def build() -> str:
+    """The version of the package, with a digest of the sources that it was built from."""
+    sources = getattr(_build_info_or_none(), "SOURCES", "unknown")
+    return f"{_version.VERSION} (sources {sources})"
+
+
+def _load():
+    _build_info = _build_info_or_none()
     if _build_info is not None:
         check_tensorflow_version(tf.__version__, _build_info.TF_VERSION)
     path = get_library_path()
