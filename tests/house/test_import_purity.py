@@ -36,11 +36,12 @@ def graph_bytes(use_resource):
         h += v1.nn.safe_embedding_lookup_sparse(list(table), ids) + tf.gather(dense, [0]) * 0.0
         loss = tf.reduce_sum(h @ dense) + tf.reduce_sum(x) + tf.reduce_sum(logits)
         train = v1.train
+        # All have the compute_gradients of one class.
+        grads, variables = zip(*train.GradientDescentOptimizer(0.1).compute_gradients(loss))
+        grads, _ = tf.clip_by_global_norm(grads, 1.0)
         for optimizer in (train.GradientDescentOptimizer(0.1), train.MomentumOptimizer(0.1, 0.9), train.AdagradOptimizer(0.1),
                           train.AdamOptimizer(), train.RMSPropOptimizer(0.1, centered=True), train.FtrlOptimizer(0.1),
                           train.AdadeltaOptimizer(), train.ProximalAdagradOptimizer(0.1)):
-            grads, variables = zip(*optimizer.compute_gradients(loss))
-            grads, _ = tf.clip_by_global_norm(grads, 1.0)
             optimizer.apply_gradients(zip(grads, variables), global_step=step)
         train.Saver(max_to_keep=3)
         v1.global_variables_initializer()
