@@ -105,7 +105,13 @@ def cases(kind):
     """(name, fetch, feeds) of one graph."""
     ev = variable(kind)
     train = v1.train.GradientDescentOptimizer(0.1)
-    for rank in (2, None):  # of the dense shape, where the graph knows it
+    # rank: of the dense shape, where the graph knows it. Each two of rank, weights and training meet.
+    for rank, weighted, trained in (
+        (2, False, False),
+        (2, True, True),
+        (None, False, True),
+        (None, True, False),
+    ):
         fed = tf.SparseTensor(
             v1.placeholder(tf.int64),
             v1.placeholder(tf.int64, [None]),
@@ -114,20 +120,14 @@ def cases(kind):
         ones = tf.SparseTensor(
             fed.indices, v1.placeholder_with_default(tf.ones([1]), [None]), fed.dense_shape
         )
-        for weights in (None, ones):
-            for name, out in lookups(ev, fed, weights, kind).items():
-                step = train.minimize(tf.reduce_sum(out))
-                for case in SPARSE:
-                    feeds = {
-                        t: np.asarray(value, np.int64)
-                        for t, value in zip((fed.indices, fed.values, fed.dense_shape), case)
-                    }
-                    for fetch, what in ((out, ""), (step, "train ")):
-                        yield (
-                            f"{what}{name}, rank {rank}, {'weights' if weights else 'none'}: {case}",
-                            fetch,
-                            feeds,
-                        )
+        for name, out in lookups(ev, fed, ones if weighted else None, kind).items():
+            fetch = train.minimize(tf.reduce_sum(out)) if trained else out
+            for case in SPARSE:
+                feeds = {
+                    t: np.asarray(value, np.int64)
+                    for t, value in zip((fed.indices, fed.values, fed.dense_shape), case)
+                }
+                yield f"{name}, {rank=}, {weighted=}, {trained=}: {case}", fetch, feeds
     if kind != "multihash":
         cube = tf.SparseTensor(
             v1.placeholder(tf.int64), v1.placeholder(tf.int64), v1.placeholder(tf.int64, [3])
