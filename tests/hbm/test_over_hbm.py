@@ -27,7 +27,7 @@ def run(file, selection, folder, **variables):
     "file, selection, made, code",
     [
         ("test_documents.py", "readme", 0, 3),
-        ("test_group_graph.py", "", r"[1-9]\d*", 0),
+        ("test_group_graph.py", "parts_on_several", r"[1-9]\d*", 0),
     ],
 )
 def test_a_file_that_makes_nothing_with_hbm_fails_in_a_run_over_hbm(
