@@ -124,7 +124,7 @@ LIVES = """
     [("DRAM_SSDHASH", 0), ("DRAM_SSDHASH", 1), ("DRAM_PMEM_SSDHASH", 1)],
 )
 def test_killed_at_random_moments_nothing_acknowledged_is_lost(kind, asynchronous, tmp_path):
-    rounds = int(os.environ.get("TF_MULTITIER_KILL_ROUNDS", "1000" if STRESS else "50"))
+    rounds = int(os.environ.get("TF_MULTITIER_KILL_ROUNDS", "1000" if STRESS else "25"))
     seconds = rounds * 2  # ends earlier on a machine that is too slow
     seed = time.time_ns() % 2**32
     said = run(

@@ -21,7 +21,7 @@ from engine_util import STRESS
 from paths import environment
 
 # Rounds of each test with kills.
-KILLS = int(os.environ.get("TF_MULTITIER_KILLS", "50" if STRESS else "20"))
+KILLS = int(os.environ.get("TF_MULTITIER_KILLS", "50" if STRESS else "10"))
 
 _PARENT = """
 import os, sys, traceback
