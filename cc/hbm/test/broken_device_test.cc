@@ -311,7 +311,7 @@ void ExpectKeptRows(StorageDirectory* root) {
 TEST(BrokenDevice, WhicheverCallIsTheLastEveryOperationSaysSoAndTheFilesBelowAreKept) {
   StorageDirectory root("broken_device");
   int tries = 0, errors = 0;
-  const int64_t stride = Stride(13, 61);
+  const int64_t stride = Stride(31, 61);
   for (int64_t n = 0;; n += stride) {
     SCOPED_TRACE(n);
     const auto device = std::make_shared<BreakingDevice>();

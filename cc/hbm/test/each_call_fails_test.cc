@@ -7,7 +7,7 @@ namespace multitier::hbm::each_call_fails_test {
 namespace {
 
 constexpr int kDim = 3;
-const int64_t kStep = Stride(5, 17);  // between the calls that fail
+const int64_t kStep = Stride(11, 17);  // between the calls that fail
 
 TableOptions Expiring(TableOptions options) {
   options.expiry.steps_to_live = 20;

@@ -233,7 +233,7 @@ void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, devic
 TEST(HbmTable, WhicheverDeviceCallFailsNoRowIsLost) {
   int64_t calls = 1;
   int failures = 0;
-  const int64_t stride = Stride(4, 9);
+  const int64_t stride = Stride(8, 9);
   for (int64_t fails_at = -1; fails_at < calls; fails_at += stride) {  // first none
     auto device = NewEmulatedDevice();
     auto table = MakeHbmTable(TieredOptions(3, 2, std::make_shared<MemoryTier>()), 8, device);
