@@ -1,7 +1,7 @@
 """Programs as DeepRec's model zoo has them, run by `python3 -m tf_multitier.deeprec`: they learn, and go on from their checkpoints.
 
 By default a model of each kind and the samples that differ run once, with embedding variables over DRAM and SSDHASH, and one model
-in all ways. TF_MULTITIER_STRESS=1 runs all models in all ways, and all samples in all ways.
+in all ways. TF_MULTITIER_STRESS=1 runs all models and all samples in all ways, with all categories.
 TF_MULTITIER_CRITEO_ROWS=FILE, tab-separated rows of the Criteo log, runs the click models on these rows too.
 """
 
@@ -67,6 +67,9 @@ OTHER_WAYS = {
     "work_queue": ["--tf_config"],
 }
 
+# Of a click row. A graph grows with them, and a program costs what its graph costs.
+_CATEGORIES = "26" if _STRESS or _ROWS else "8"
+
 # Ten batches of a model: its first ten steps and its last ten train on the same rows.
 _COUNT = 1280
 
@@ -84,7 +87,9 @@ class Programs:
     def data(self, kind):
         target = self._folder / "data" / kind
         if not target.exists():
-            write = runpy.run_path(os.path.join(_PROGRAMS, "data.py"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("ZOO_CATEGORIES", _CATEGORIES)
+                write = runpy.run_path(os.path.join(_PROGRAMS, "data.py"))
             target.mkdir(parents=True)
             write["criteo" if kind == "rows" else kind](
                 str(target), _COUNT, _ROWS if kind == "rows" else None
@@ -116,6 +121,7 @@ class Programs:
                 TF_CPP_MIN_LOG_LEVEL="3",
                 TF_ENABLE_ONEDNN_OPTS="0",
                 CUDA_VISIBLE_DEVICES="",
+                ZOO_CATEGORIES=_CATEGORIES,
                 TF_MULTITIER_STORAGE_TYPE=storage,
             )
             if storage != "DRAM":

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-CRITEO = ["clicked"] + [f"I{i}" for i in range(1, 14)] + [f"C{i}" for i in range(1, 27)]
+CATEGORIES = int(os.environ.get("ZOO_CATEGORIES", "26"))
+CRITEO = ["clicked"] + [f"I{i}" for i in range(1, 14)]
+CRITEO += [f"C{i}" for i in range(1, 1 + CATEGORIES)]
 TAOBAO_IDS = (
     "pid adgroup_id cate_id campaign_id customer brand user_id cms_segid cms_group_id final_gender_code age_level pvalue_level "
     "shopping_level occupation new_user_class_level"

@@ -11,7 +11,7 @@ from tensorflow.python.ops import partitioned_variables
 import layers
 
 CONTINUOUS = ["I" + str(i) for i in range(1, 14)]
-CATEGORICAL = ["C" + str(i) for i in range(1, 27)]
+CATEGORICAL = ["C" + str(i) for i in range(1, 1 + int(os.environ.get("ZOO_CATEGORIES", "26")))]
 IDENTITY_NUM_BUCKETS = {"I10": 10}
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.ops import partitioned_variables
 
 CONTINUOUS = ["I" + str(i) for i in range(1, 14)]
-CATEGORICAL = ["C" + str(i) for i in range(1, 27)]
+CATEGORICAL = ["C" + str(i) for i in range(1, 1 + int(os.environ.get("ZOO_CATEGORIES", "26")))]
 TAOBAO_IDS = [
     "pid",
     "adgroup_id",
