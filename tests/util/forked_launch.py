@@ -1,5 +1,5 @@
 """python forked_launch.py ARGS: tf_multitier.launch, whose processes are forks of this one. forks.run() runs it, so that all have
-imported TensorFlow. test_launch.py has the launcher itself.
+imported TensorFlow and tf_multitier. test_launch.py has the launcher itself.
 """
 
 import gc
@@ -43,6 +43,8 @@ class Popen:
 
 def program():
     """Runs the launcher. Returns in the processes of programs alone: (arguments, environment, file that stays open)."""
+    if "-m" not in sys.argv:  # the module may prepare its process before it imports tf_multitier
+        import tf_multitier  # noqa: F401  once for all programs
     launch.subprocess = type("subprocess", (), {**vars(subprocess), "Popen": Popen})
     try:
         status = launch.main(sys.argv[1:])
