@@ -1,5 +1,6 @@
 """The examples as a user runs them, and their parts: rows read and generated. Metrics: test_example_metrics.py."""
 
+import glob
 import gzip
 import os
 import re
@@ -19,14 +20,12 @@ import criteo  # noqa: E402
 import metrics  # noqa: E402
 import movielens  # noqa: E402
 
-_BEGUN: set[str] = set()
+# Programs whose first run imports TensorFlow itself, so that what it prints then is seen. All others are forks.
+_IMPORTING = {"train_dcnv2.py", "train_keras.py", "README.md"}
 
 
 def run_python(program, path, *flags, **variables):
-    """Standard output of `python path flags...` with environment variables; it must print nothing else if it succeeds.
-
-    The first run of a program imports TensorFlow itself, so that what it prints then is seen. The others are forks.
-    """
+    """Standard output of `python path flags...` with environment variables; it must print nothing else if it succeeds."""
     quiet = {
         "TF_CPP_MIN_LOG_LEVEL",
         "TF_ENABLE_ONEDNN_OPTS",
@@ -36,10 +35,10 @@ def run_python(program, path, *flags, **variables):
     environment["PYTHONPATH"] = os.pathsep.join(
         [ROOT] + [p for p in [environment.get("PYTHONPATH")] if p]
     )
-    if program in _BEGUN:
+    if program not in _IMPORTING:
         done = forks.run([path, *flags], environment)
     else:
-        _BEGUN.add(program)
+        _IMPORTING.remove(program)
         done = subprocess.run(
             [sys.executable, path, *flags],
             env=environment,
@@ -91,6 +90,14 @@ def write(tmp_path):
         return path
 
     return write_file
+
+
+def test_each_example_hides_messages_before_it_imports_anything_else_of_others():
+    for name in glob.glob(os.path.join(_EXAMPLES, "train_*.py")):
+        with open(name, encoding="utf-8") as file:
+            imports = re.findall(r"^(?:import|from) (\w+)", file.read(), re.M)
+        first = next(each for each in imports if each not in sys.stdlib_module_names)
+        assert first == "quiet", name
 
 
 # --- train_dcnv2.py ------------------------------------------------------------------------------
