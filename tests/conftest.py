@@ -5,6 +5,7 @@ after `tf.compat.v1.disable_v2_behavior()`. With TF_MULTITIER_TEST_GPU=<plugin> 
 tier 3 do both (build_tools/suites.py).
 """
 
+import gc
 import os
 import sys
 
@@ -17,6 +18,8 @@ from paths import ROOT
 
 
 def pytest_configure(config):
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return  # its workers run the tests
     import tensorflow as tf
 
     if "TF_MULTITIER_TEST_GPU" in os.environ:
@@ -27,6 +30,7 @@ def pytest_configure(config):
         tf.compat.v1.disable_v2_behavior()
     else:
         tf.constant(0)  # eager execution is in use: importing tf_multitier.v1 leaves it on
+    gc.freeze()  # TensorFlow stays: no collection looks at it
 
 
 @pytest.fixture
