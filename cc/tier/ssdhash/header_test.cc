@@ -107,8 +107,8 @@ TEST_F(HeaderTest, EveryFlippedBitOfAHeaderIsDataLossThoughAnotherSegmentHasItsL
     ASSERT_GT(segments.size(), 1u);
     const std::string path = segments[0], whole = Bytes(path);
     const uint64_t header_bytes = RoundUpToBlock(sectors * kSectorBytes);
-    const uint64_t stride = sectors == 8 ? 1 : 5;  // segment_format_test has all of both
-    for (uint64_t bit = 0; bit < header_bytes * 8; bit += stride) {
+    constexpr uint64_t kStride = 5;  // segment_format_test has every bit
+    for (uint64_t bit = 0; bit < header_bytes * 8; bit += kStride) {
       ASSERT_TRUE(memory_.FlipBit(path, bit / 8, static_cast<int>(bit % 8)).ok());
       const Status opened = SsdHashTier::Open(Options(&memory_, "d")).status();
       ASSERT_EQ(opened.code(), StatusCode::kDataLoss) << "bit " << bit << ": " << opened.ToString();
