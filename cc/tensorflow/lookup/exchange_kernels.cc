@@ -321,9 +321,8 @@ class PlanTablesKernel : public OpKernel {
       Tensor* given = nullptr;
       OP_REQUIRES_OK(context, context->allocate_output(static_cast<int>(i), TensorShape({keys}), &given));
       given->flat<int64_t>().setConstant(int64_t{-1});
-      std::transform(tables.begin(), tables.end(), given->flat<int64_t>().data(), [](uint16_t table) {
-        return table == kNoTable ? int64_t{-1} : int64_t{table};
-      });
+      std::transform(tables.begin(), tables.end(), given->flat<int64_t>().data(),
+                     [](uint16_t table) { return table == kNoTable ? int64_t{-1} : int64_t{table}; });
     }
   }
 
