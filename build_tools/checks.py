@@ -16,7 +16,7 @@ import tempfile
 
 from build_tools import suites
 from build_tools.environment import VENV
-from build_tools.steps import ROOT, Failure, logged, output_of, step
+from build_tools.steps import ROOT, Failure, Meanwhile, logged, output_of, step
 
 # One real check must be on for clang-tidy to run at all; this one finds errors.
 _TIDY_CHECKS = "--checks=-*,bugprone-use-after-move,clang-diagnostic-*"
@@ -44,8 +44,10 @@ def check(fix):
     python = [path for path in files if path.endswith(".py")]
     if fix:
         _fix(cpp, python)
-    failures = []
-    for title, look in [
+    # Those of one process each run side by side, before the locks, which take all cores.
+    small = [
+        ("types", lambda: logged([_tool("mypy")], "mypy found wrong or missing types", shown=_all)),
+        ("layers, texts", _run_texts),
         ("format", lambda: check_formats(cpp, python)),
         (
             "lint",
@@ -53,15 +55,14 @@ def check(fix):
                 [_tool("ruff"), "check", "--quiet"], "ruff found what its rules forbid", shown=_all
             ),
         ),
-        ("types", lambda: logged([_tool("mypy")], "mypy found wrong or missing types", shown=_all)),
-        ("locks", lambda: check_locks(cpp)),
-        ("layers, texts", _run_texts),
-    ]:
-        try:
-            with step(title):
-                look()
-        except Failure as failure:
-            failures.append("%s: %s" % (title, failure))
+    ]
+    failures = []
+    for group in (small, [("locks", lambda: check_locks(cpp))]):
+        for title, running in [(title, Meanwhile(title, look)) for title, look in group]:
+            try:
+                running.wait()
+            except Failure as failure:
+                failures.append("%s: %s" % (title, failure))
     if failures:
         raise Failure("\n\n".join(failures))
 
