@@ -35,7 +35,6 @@ def new_model():
 OPTIMIZERS = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.5),
     "adam": lambda: keras.optimizers.Adam(0.1),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
     "clipped": lambda: keras.optimizers.Adagrad(0.5, global_clipnorm=0.05),
     "clipped by variable": lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
 }
@@ -79,8 +78,9 @@ for known in (True, False):
         assert int(model.optimizer.iterations) == 2 * steps or not known
         trained = int(tf.reduce_sum(model.layers[0].embeddings.get_frequency(range(48))))
         assert trained == 2 * 24 * (7 if end == "all" else 4), (trained, known, end)
-        assert np.isfinite(model.evaluate(strategy.dataset(batches), verbose=0)).all()
-        assert len(model.predict(strategy.dataset(batches), verbose=0)) == 8 * (2 + 3 * rank)
+        if end == "all":
+            assert np.isfinite(model.evaluate(strategy.dataset(batches), verbose=0)).all()
+            assert len(model.predict(strategy.dataset(batches), verbose=0)) == 8 * (2 + 3 * rank)
         print("kernel", known, end, np.asarray(model.layers[2].kernel).tobytes().hex())
 
 # Layers that are made outside of the scope differ on ranks at first. So do what they have adapted to, and their examples.
