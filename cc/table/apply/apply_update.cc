@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kGroup = 32;
 constexpr size_t kRowBytesAhead = 2048;       // of each row; the hardware fetches the rest of a longer one
 constexpr size_t kGradientBytesAhead = 1024;  // of each gradient, likewise
+constexpr int kOccurrencesAhead = 4;          // of a key; more of them overlap by themselves
 
 uint32_t SaturatingAdd(uint32_t a, int64_t b) {
   return static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b), 0xffffffffu));
@@ -68,7 +69,10 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       if (states_[e] != State::kRow) continue;
       PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
       if (notes_changes) shard.PrefetchChange(batch.hash(e), slots_[e]);
-      PrefetchBytes(request.grads + batch.first_position(e) * dim, gradient_bytes);
+      uint32_t position = batch.first_position(e);
+      for (int n = 0; n < kOccurrencesAhead && position != KeyBatch::kEnd; ++n, position = batch.next(position)) {
+        PrefetchBytes(request.grads + position * dim, gradient_bytes);
+      }
     }
   };
   // A row's place in the order is at most the newest version: it needs another one only where the version is older.
