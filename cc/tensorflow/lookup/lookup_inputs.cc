@@ -10,6 +10,8 @@
 
 namespace multitier {
 
+static_assert(kNoTable == static_cast<uint16_t>(-1), "what ParseTables makes of -1");
+
 absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
   bool training;
   TF_RETURN_IF_ERROR(context->GetAttr("training", &training));
@@ -24,14 +26,19 @@ absl::Status ParseTables(const std::string& variable, int64_t count, const Tenso
                                                    ", found ", given.shape().DebugString()));
   }
   const Span<const int64_t> numbers = Elements<int64_t>(given);
-  tables->reserve(numbers.size());
+  tables->resize(numbers.size());
+  const uint64_t first = may_be_unknown ? 1 : 0;  // so that -1 is the least
+  const uint64_t limit = static_cast<uint64_t>(count) + first;
+  uint64_t wrong = 0;
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const bool unknown = may_be_unknown && numbers[i] == -1;
-    if (!unknown && (numbers[i] < 0 || numbers[i] >= count)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(variable, "tables: expected 0 to ", count - 1, ", found tables[", i, "] = ", numbers[i]));
-    }
-    tables->push_back(unknown ? kNoTable : static_cast<uint16_t>(numbers[i]));
+    wrong |= static_cast<uint64_t>(static_cast<uint64_t>(numbers[i]) + first >= limit);
+    (*tables)[i] = static_cast<uint16_t>(numbers[i]);
+  }
+  if (wrong == 0) return absl::OkStatus();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (static_cast<uint64_t>(numbers[i]) + first < limit) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(variable, "tables: expected 0 to ", count - 1, ", found tables[", i, "] = ", numbers[i]));
   }
   return absl::OkStatus();
 }
