@@ -174,7 +174,7 @@ uint64_t* ShardIndex::AllocateBuckets(int log2, size_t* allocated_bytes, bool* r
 
 void ShardIndex::Rebuild(uint64_t* to, int log2) {
   const uint64_t old_mask = num_buckets_ - 1;
-  const uint64_t new_bits = ((uint64_t{1} << log2) - 1) & ~old_mask;
+  const uint64_t new_mask = (uint64_t{1} << log2) - 1, new_bits = new_mask & ~old_mask;
   uint64_t start = 0;  // the load cap makes sure that some bucket has an empty word
   while (MatchHigh(buckets_ + start * kWordsPerBucket, 0xe0u, 0) == 0) ++start;
   for (uint64_t i = 1; i <= num_buckets_; ++i) {
@@ -188,10 +188,15 @@ void ShardIndex::Rebuild(uint64_t* to, int log2) {
       if (s == WordState::kEmpty || s == WordState::kTombstone) continue;
       const uint64_t old_home = (at - DistanceOf(word)) & old_mask;
       const uint64_t home = old_home | ((static_cast<uint64_t>(TagOf(word)) << tag_base_) & new_bits);
-      uint32_t distance = 0;
-      uint64_t* place = FreeWord(to, size_t{1} << log2, home, &distance);
-      MT_CHECK(place != nullptr);
-      *place = WithDistance(word, distance);
+      uint64_t* into = to + home * kWordsPerBucket;  // there are no tombstones up to the place that is found
+      unsigned free_words = MatchHigh(into, 0xe0u, 0);
+      uint64_t distance = 0;
+      while (free_words == 0) {
+        MT_CHECK(++distance <= kMaxDistance);
+        into = to + ((home + distance) & new_mask) * kWordsPerBucket;
+        free_words = MatchHigh(into, 0xe0u, 0);
+      }
+      into[__builtin_ctz(free_words)] = WithDistance(word, distance);
     }
   }
   tombstones_ = 0;
