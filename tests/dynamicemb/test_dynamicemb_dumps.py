@@ -25,6 +25,7 @@ from dynamicemb_dump_util import read
 from dynamicemb_dump_util import STRATEGY
 from dynamicemb_dump_util import train
 from tf_multitier import dynamicemb as de
+from tf_multitier._src.variable import object_checkpoint
 from worlds import needs_eager
 
 pytestmark = needs_eager
@@ -375,6 +376,19 @@ def test_a_rank_or_table_that_is_missing_changes_nothing(tmp_path):
     de.DynamicEmbLoad(tmp_path / "dump", target, {"model": ["a"]})
     assert target.tables_by_name["a"].variable.total_count() == 6
     assert target.tables_by_name["b"].variable.export()[0].numpy().tolist() == [1]
+
+
+def test_files_that_are_removed_during_a_load_are_loaded_all_the_same(tmp_path, monkeypatch):
+    path, source, target = tmp_path / "dump", make(), make()
+    train(source, [1, 2])
+    train(target, [3])
+    de.DynamicEmbDump(path, source, optim=True)
+    replace = object_checkpoint.Reads.replace
+    monkeypatch.setattr(
+        object_checkpoint.Reads, "replace", lambda reads: (shutil.rmtree(path), replace(reads))
+    )
+    de.DynamicEmbLoad(path, target, optim=True)
+    assert_same(everything(source), everything(target))
 
 
 def test_what_has_files_is_overwritten_only_if_asked_and_only_its_tables(tmp_path):

@@ -1,14 +1,17 @@
 """DynamicEmbLoad: reads dynamicemb's files (dump_files.py) into the tables of a model.
 
 The files of all ranks become a checkpoint in a temporary folder: it links those of keys, values and states. Then all variables are
-restored together, wholly or not at all. All files are checked before a variable changes: values and states by the restore.
+restored together, wholly or not at all. All files are checked before a variable changes: values and states by the restore. It reads
+them twice, so they are kept open: who removes them meanwhile does no harm.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+import resource
 import tempfile
 import typing
 import warnings
@@ -71,12 +74,17 @@ def DynamicEmbLoad(
     path = files.folder(what, path)
     loaded = tables.tables_of(model, table_names, what)
     world = tables.world_of(loaded, what)
-    with tempfile.TemporaryDirectory(prefix="tf_multitier_load_") as made:
+    with tempfile.TemporaryDirectory(prefix="tf_multitier_load_") as made, _OpenFiles() as kept:
         with saving.all_or_none(world, f"{what} of '{path}'"):
-            manifest = files.manifest_of(path) or {}
-            loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
-            _check_others(loads, what)
-            reads = _reads(loads, os.path.join(made, "rows"))
+            try:
+                manifest = files.manifest_of(path) or {}
+                loads = [_TableLoad(path, manifest, table, optim, counter) for table in loaded]
+                _check_others(loads, what)
+                reads = _reads(loads, os.path.join(made, "rows"), kept)
+            except FileNotFoundError as error:
+                raise ValueError(
+                    f"{error.filename}: expected the file of a dump, found none: it was removed during the load"
+                ) from None
         reads.replace()
     _go_on(loads)
     others = [f"'{load.table.name}': {load.opt_type}" for load in loads if load.is_of_another]
@@ -88,11 +96,28 @@ def DynamicEmbLoad(
         )
 
 
-def _reads(loads, prefix):
-    """The rows, read and checked. prefix: of a checkpoint to write."""
+class _OpenFiles(contextlib.ExitStack):
+    """Files that are open, and so can be read when they are removed: up to half of those that the process may open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+    def add(self, path: str) -> str:
+        """Opens a file. Returns a path of it for this process."""
+        if self._left == 0:
+            return os.path.abspath(path)
+        self._left -= 1
+        file = os.open(path, os.O_RDONLY)
+        self.callback(os.close, file)
+        return f"/proc/self/fd/{file}"
+
+
+def _reads(loads, prefix, kept):
+    """The rows, read and checked. prefix: of a checkpoint to write. kept: _OpenFiles."""
     with checkpoint.Writer(prefix, latest=False) as writer:
         for i, load in enumerate(loads):
-            load.write(writer, str(i))
+            load.write(writer, str(i), kept)
     for load in loads:
         if load.slots:
             load.table.collection.row_optimizer.build([load.table.variable])
@@ -287,7 +312,7 @@ class _TableLoad:
         ]
         return int(max(pieces, default=0))
 
-    def write(self, writer, name):
+    def write(self, writer, name, kept):
         """Writes the rows as a table of a checkpoint: values and states stay where they are. ValueError: a file is damaged, or has a
         key twice. The restore checks values and states."""
         variable = self.table.variable
@@ -300,7 +325,10 @@ class _TableLoad:
         self._check_distinct(whole, files.KEYS)
         time_of_load = tables.now()
         arrays = [
-            (rank[files.KEYS].rows, self._arrays(rank, writer.path, f"{name}-{i}", time_of_load))
+            (
+                rank[files.KEYS].rows,
+                self._arrays(rank, writer.path, f"{name}-{i}", time_of_load, kept),
+            )
             for i, rank in enumerate(self._ranks)
             if rank[files.KEYS].rows
         ]
@@ -308,7 +336,7 @@ class _TableLoad:
             if self._counts:
                 add(self._counted(whole, columns, key_dtype))
 
-    def _arrays(self, rank, prefix, name, time_of_load):
+    def _arrays(self, rank, prefix, name, time_of_load, kept):
         """[(column, file, path, checksum)] of a rank, next to the checkpoint: links, and what the scores say."""
         of_scores = rank[files.SCORES].path if files.SCORES in rank else rank[files.KEYS].path
         found = [
@@ -320,7 +348,7 @@ class _TableLoad:
         found += [("slots", rank[files.STATES])] if self.slots else []
         for column, reader in found:
             if reader is not None:
-                os.symlink(os.path.abspath(reader.path), f"{prefix}.{name}-{column}")
+                os.symlink(kept.add(reader.path), f"{prefix}.{name}-{column}")
         paths = [f"{prefix}.{name}-{column}" for column in ("frequencies", "versions")]
         with open(paths[0], "xb") as frequencies, open(paths[1], "xb") as versions:
             for of_rows in self._heads(rank, time_of_load):
