@@ -197,8 +197,8 @@ class TableWriter(_Arguments):
             keys = keys.astype(np.int64)
         owners = snapshots.owners_of(keys, len(self._adds))
         for rank, add in enumerate(self._adds):
-            its = np.flatnonzero(owners == rank)
-            zeros = np.zeros(len(its), np.int64)
+            its = slice(None) if len(self._adds) == 1 else np.flatnonzero(owners == rank)
+            zeros = np.zeros(len(keys[its]), np.int64)
             rows = values[its].astype(np.float32, copy=False)
             add(Rows(self._columns, keys[its], zeros, zeros, rows, dtype=self.value_type.name))
 
