@@ -192,7 +192,9 @@ class CheckpointFiles:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _save(self, prefix, names):
-        arrays = [self._tensors[name][1]() for name in names]
+        # One text, such as the objects of tf.train.Checkpoint, is read as bytes.
+        found = [self._tensors[name][1]() for name in names]
+        arrays = [np.array(each, object) if isinstance(each, bytes) else each for each in found]
         with self._session() as session:
             # Fed, because a graph cannot hold constants of more than 2 GB.
             values = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
