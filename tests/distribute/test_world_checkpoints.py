@@ -146,6 +146,30 @@ if rank == 0:
     manager._world.timeout = 60
 strategy.barrier()
 """
+# A chain of deltas. A process that does not know what has changed lets all write all rows.
+CHAIN = """
+chain = CheckpointManager(strategy, checkpoint, folder + "/chain", max_to_keep=1, max_deltas=2)
+def save_in_chain(number):
+    train(1)
+    tables[0].remove(tf.range(40 * number, 40 * number + 20))
+    dense.assign_add([1.0])
+    return chain.save(number)
+saved = [save_in_chain(i) for i in range(4)]
+if rank == 1:
+    tables[1].clear()
+CheckpointManager(strategy, checkpoint, folder + "/other", max_deltas=1).save(0)  # tables know the changes since one save
+saved += [save_in_chain(i) for i in (4, 5)]
+names = ["ckpt-0", "ckpt-0.delta-0001", "ckpt-0.delta-0002", "ckpt-3", "ckpt-4", "ckpt-4.delta-0001"]
+assert saved == [f"{folder}/chain/{name}" for name in names], saved
+assert chain.checkpoints == saved[-2:] and chain.latest_checkpoint == saved[-1]
+assert CheckpointManager(strategy, checkpoint, folder + "/all").save(0)
+"""
+CHAIN_AGAIN = """
+chain = CheckpointManager(strategy, checkpoint, folder + "/chain", max_to_keep=2, max_deltas=2)
+assert chain.restore() == folder + "/chain/ckpt-4.delta-0001"
+assert chain.save(6) == folder + "/chain/ckpt-6"
+strategy.barrier()
+"""
 # The same rows and values as before, after a save of what was restored.
 AGAIN = """
 def save_again():
@@ -264,10 +288,37 @@ def _check_front_ends_alone(folder, rows, snapshot):
         _snapshot(store, "day-5", 1)
 
 
+def _check_chain(chain, expected):
+    """The newest delta of a world of 2, and what a world of 3 saved of it, have the rows of a checkpoint of all rows."""
+    delta, again = str(chain / "ckpt-4.delta-0001"), str(chain / "ckpt-6")
+    assert _files(chain) == {"checkpoint", "ckpt-4", "ckpt-4.delta-0001", "ckpt-6"}
+    assert _rows(delta) == _rows(again) == _rows(expected)
+    names = [table.name for table in tf_multitier.checkpoint.load(delta).tables.values()]
+    tables = [
+        tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)
+        for name in sorted(set(names), reverse=True)
+    ]
+    frozen = str(chain / "frozen")
+    assert tf_multitier.serving.freeze(delta, frozen) > 0
+    assert {n: rows[1] for n, rows in _rows(frozen).items()} == {
+        n: rows[1] for n, rows in _rows(delta).items()
+    }
+    dense = tf.Variable([0.0])
+    checkpoint = tf.train.Checkpoint(tables=tables, dense=dense)
+    checkpoint.restore(delta).expect_partial()
+    keys = range(307)
+    found = [(table.get_frequency(keys).numpy(), table.peek(keys).numpy()) for table in tables]
+    assert dense.numpy().tolist() == [7.0] and sum(of.sum() for of, _ in found) > 500
+    checkpoint.restore(expected).expect_partial()
+    for (frequency, values), table in zip(found, tables):
+        assert np.array_equal(frequency, table.get_frequency(keys))
+        assert np.array_equal(values, table.peek(keys))
+
+
 def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one_process(
     tmp_path, monkeypatch
 ):
-    lines, _ = launch(tmp_path, BEGIN + TWO, "--workers=2")
+    lines, _ = launch(tmp_path, BEGIN + TWO + CHAIN, "--workers=2")
     directory = tmp_path / "shared"
     left = _files(directory) - {"checkpoint", "ckpt-4", "ckpt-6"}
     assert all(name.startswith(".saving-") for name in left), left
@@ -297,7 +348,9 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
             own = lines[f"worker {rank}"]
             assert any(line.startswith(begin) and cure in line for line in own), (begin, own)
 
-    lines, _ = launch(tmp_path, BEGIN + AGAIN + "save_again()" + FRONT_ENDS_AGAIN, "--workers=3")
+    again = AGAIN + "save_again()" + FRONT_ENDS_AGAIN + CHAIN_AGAIN
+    lines, _ = launch(tmp_path, BEGIN + again, "--workers=3")
+    _check_chain(tmp_path / "chain", str(tmp_path / "all" / "ckpt-0"))
     path = str(directory / "ckpt-103")
     own = [[f"[{1.0 + r}] 6 {path}", "loaded 3 True"] for r in range(3)]
     assert lines == {f"worker {r}": own[r] for r in range(3)}
@@ -403,6 +456,9 @@ def test_fit_saves_checkpoints_that_the_next_model_and_one_process_restore(tmp_p
     assert files == {"checkpoint", "ckpt-3", "ckpt-6", "ckpt-8"}, files
 
     path = str(tmp_path / "keras" / "ckpt-8")
+    served = tf_multitier.serving.Model(str(tmp_path / "serve" / "2"))
+    with pytest.raises(ValueError, match="found one of tf.train.Checkpoint"):
+        served.reload(path)
     model = keras.Sequential(
         [tf_multitier.keras.Embedding(4), keras.layers.Flatten(), keras.layers.Dense(1)]
     )

@@ -1,11 +1,21 @@
 """CheckpointManager: checkpoints of a world of processes.
 
     <directory>/ckpt-10.*             a checkpoint, as one process with as many partitions writes it (saver.py)
+    <directory>/ckpt-10.delta-0001.*  a delta: the rows that changed since, and all dense variables; -0002 continues that one, and so on
     <directory>/.saving-<run>-<n>/    save n of a run, until it is committed (saving.py)
         rank-1.*                      the bundle of rank 1: the manifests of its parts; of rank 0 the dense variables, too
 
 Each process writes its rows next to the checkpoint's prefix, under random names. Rank 0 makes one bundle of all, without reading rows, and
 moves it there, its index last. The others wait for that, and not in a collective: a save may take longer than a step may.
+
+A delta is a checkpoint of the form that IncrementalSaver writes, with parts of all processes. Its prefix stands for its base with the deltas
+up to it: worlds of any size, one process, and what reads files restore it. All parts of a save are of one kind. Only the tables of a process
+know whether they know what has changed: not after a start, a restore, `clear` or too many changes. So a save has two rounds:
+
+    1. each process writes the delta of its part, or says that it cannot. Rank 0 commits if all could, else it refuses
+    2. if it refused, each deletes its delta and writes all rows
+
+An error in a save ends the chain in each process that sees it. The next save is then one of all rows, in all.
 """
 
 from __future__ import annotations
@@ -22,6 +32,8 @@ import tensorflow as tf
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.tensorflow import internals
 from tf_multitier._src.variable import object_checkpoint
+from tf_multitier._src.variable import saver
+from tf_multitier._src.variable.delta_names import DELTA
 from tf_multitier.distribute import saving
 
 v1 = tf.compat.v1
@@ -57,10 +69,13 @@ class CheckpointManager:
       strategy: a CollectiveStrategy.
       checkpoint: tf.train.Checkpoint, with the same objects in all processes.
       directory: of the checkpoints, `ckpt-<step>`. All processes must see it. It is made if it does not exist.
-      max_to_keep: number of checkpoints that stay; None: all.
+      max_to_keep: number of checkpoints that stay; None: all. Deltas stay and go with the one that they continue.
+      max_deltas: number of saves after one of all rows that are deltas: they have the rows that changed since the save before. Their names
+        are `ckpt-<step of all rows>.delta-<number>`. The first save after a start or a restore has all rows. Tables then track what changes:
+        see IncrementalSaver for the memory.
 
     Raises:
-      ValueError: a process does not see the directory of rank 0, or max_to_keep < 1.
+      ValueError: a process does not see the directory of rank 0, max_to_keep < 1, or max_deltas < 0.
       NotImplementedError: in a program of graphs and Sessions.
     """
 
@@ -70,6 +85,7 @@ class CheckpointManager:
         checkpoint: tf.train.Checkpoint,
         directory: str | os.PathLike,
         max_to_keep: int | None = 5,
+        max_deltas: int = 0,
     ) -> None:
         worlds.refuse_v1_graph(
             "CheckpointManager",
@@ -79,7 +95,16 @@ class CheckpointManager:
             raise ValueError(
                 f"CheckpointManager: max_to_keep: expected at least 1 or None, found {max_to_keep}"
             )
+        if max_deltas < 0:
+            raise ValueError(
+                f"CheckpointManager: max_deltas: expected at least 0, found {max_deltas}"
+            )
         self._world, self._checkpoint = strategy._world, checkpoint
+        self._base: str | None = (
+            None  # what the next delta continues; None: the next save has all rows
+        )
+        self._deltas, self._max_deltas = 0, max_deltas
+        self._chain = object()
         self._directory, self._max_to_keep = os.path.abspath(directory), max_to_keep
         if self._is_first():
             os.makedirs(self._directory, exist_ok=True)
@@ -96,24 +121,24 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the newest checkpoint in the directory, or None."""
+        """The prefix of the newest checkpoint, or delta, in the directory, or None."""
         return tf.train.latest_checkpoint(self._directory)
 
     @property
     def checkpoints(self) -> list:
-        """The prefixes of the checkpoints that are kept, the oldest first."""
+        """The prefixes of the checkpoints and deltas that are kept, the oldest first."""
         state = tf.train.get_checkpoint_state(self._directory)
         paths = [] if state is None else state.all_model_checkpoint_paths
         return [path for path in paths if os.path.exists(path + ".index")]
 
     def save(self, step: typing.Any = None) -> str:
-        """Writes a checkpoint. Returns its prefix once it exists, in all processes.
+        """Writes a checkpoint, or a delta (see max_deltas). Returns its prefix once it exists, in all processes.
 
         A process that ends before leaves the previous checkpoint as the newest. The next save deletes what is left of this one.
 
         Args:
           step: integer of the name. None: the checkpoint's `save_counter`, which each save increases. A checkpoint of the same step is
-            replaced.
+            replaced, with its deltas.
 
         Raises:
           tf.errors.DeadlineExceededError: a process has not begun its save, or shows no life, for the strategy's timeout.
@@ -124,13 +149,43 @@ class CheckpointManager:
         counter = self._checkpoint.save_counter
         counter.assign_add(1)
         step = int(counter if step is None else step)
+        return (self._max_deltas and self._save_delta(step)) or self._save_all(step)
+
+    def _save_all(self, step):
+        self._base = None
         prefix = os.path.join(self._directory, f"ckpt-{step}")
-        if self._world.size == 1:
-            self._checkpoint.write(prefix)
-            self._record(prefix)
-        else:
-            self._save_together(prefix, step)
+        self._save("base" if self._max_deltas else "full", prefix, step)
+        if self._max_deltas:
+            self._base, self._deltas = prefix, 0
         return prefix
+
+    def _save_delta(self, step):
+        """The prefix of the delta; None if a process cannot write it."""
+        base, number = self._base, self._deltas + 1
+        is_known = all(part.chain is self._chain for part in self._parts())
+        can = base is not None and number <= self._max_deltas and is_known
+        prefix = f"{base}.delta-{number:04d}" if can else ""
+        self._base = None
+        if not self._save("delta", prefix, step):
+            return None
+        self._base, self._deltas = base, number
+        return prefix
+
+    def _parts(self):
+        variables = object_checkpoint.variables_of(self._checkpoint)
+        return [part for variable in variables for part in variable.parts]
+
+    def _save(self, kind, prefix, step):
+        """Whether there is a checkpoint then. prefix: empty if this process cannot write it."""
+        with saver.kind_of_save(kind):
+            if self._world.size > 1:
+                return self._save_together(prefix, step)
+            if kind != "delta":
+                self._remove_deltas(prefix)
+            is_written = self._try_to_write(prefix, prefix)
+            if is_written:
+                self._record(prefix)
+            return is_written
 
     def restore(self, path: str | None = None) -> str | None:
         """Restores a checkpoint in all processes.
@@ -151,6 +206,7 @@ class CheckpointManager:
             path = self._world.text_of_first(path)
         if not path:
             return None
+        self._base = None
         with saving.all_or_none(self._world, f"restore of '{path}'"):
             self._checkpoint.restore(path).assert_existing_objects_matched()
         return path
@@ -168,22 +224,28 @@ class CheckpointManager:
     def _save_together(self, prefix, step):
         _runs[self._run] += 1
         folder = self._folder(self._run, _runs[self._run])
-        what = f"checkpoint '{prefix}'"
+        what = f"checkpoint '{prefix or os.path.join(self._directory, str(step))}'"
         with saving.Together(self._world, folder, step, what) as together:
             if self._is_first():
                 self._remove_leftovers()
             with object_checkpoint.part_of_world(prefix) as part:
                 try:
-                    self._write(os.path.join(folder, f"rank-{self._world.rank}"))
-                    together.done(variables=part.names, trainable=checksums(self._checkpoint))
+                    bundle = os.path.join(folder, f"rank-{self._world.rank}")
+                    can = self._try_to_write(bundle, prefix)
+                    trainable = checksums(self._checkpoint) if can else []
+                    together.done(can=can, variables=part.names, trainable=trainable)
                     if self._is_first():
                         reports = together.wait_for_others()
-                        bundles = self._bundles(folder, reports, what)
-                        together.commits()
-                        merge(bundles, prefix)
-                        self._record(prefix)
+                        is_committed = all(report["can"] for report in reports)
+                        if is_committed:
+                            self._commit(together, folder, reports, prefix, what)
+                        else:
+                            together.refuse()
                     else:
-                        together.wait_for_end()
+                        is_committed = together.wait_for_end()
+                    if not is_committed:
+                        part.remove()
+                        return False
                 except BaseException:
                     if together.is_undone():
                         part.remove()
@@ -191,7 +253,35 @@ class CheckpointManager:
         if self._is_first():
             committed = folder + "-committed"
             os.rename(folder, committed)  # at once, for those who look
-            shutil.rmtree(committed, ignore_errors=True)
+            for each in (committed, self._folder(self._run, _runs[self._run] - 1)):
+                shutil.rmtree(each, ignore_errors=True)  # the others are not in the save before it
+        return True
+
+    def _commit(self, together, folder, reports, prefix, what):
+        bundles = self._bundles(folder, reports, what)
+        together.commits()
+        if saver.current_kind() != "delta":
+            self._remove_deltas(prefix)
+        merge(bundles, prefix)
+        self._record(prefix)
+
+    def _try_to_write(self, bundle, prefix):
+        """Whether the bundle of this process, and its rows, are written. False if the tables do not know what has changed."""
+        kind = saver.current_kind()
+        if kind != "delta":
+            self._write(bundle)
+        elif not prefix:
+            return False
+        else:
+            try:
+                self._write(bundle)
+            except tf.errors.FailedPreconditionError as error:
+                v1.logging.info("all rows are saved: %s", error.message)
+                return False
+        if kind != "full":
+            for part in self._parts():
+                part.chain = self._chain
+        return True
 
     def _write(self, bundle):
         """Writes the bundle of this process, and its rows."""
@@ -209,10 +299,22 @@ class CheckpointManager:
         count = self._world.size if expected else 1
         return [os.path.join(folder, f"rank-{rank}") for rank in range(count)]
 
-    def _record(self, prefix):
-        """Makes a checkpoint the newest, and deletes the oldest."""
-        paths = [path for path in self.checkpoints if path != prefix] + [prefix]
-        kept = paths[-self._max_to_keep :] if self._max_to_keep else paths
+    def _remove_deltas(self, base):
+        """Deletes the deltas of a checkpoint that is about to be replaced. Until then it is the newest, if it is there."""
+        index = ".index"
+        found = glob.glob(f"{glob.escape(base)}.delta-*{index}")
+        found = [path.removesuffix(index) for path in found]
+        if found and os.path.exists(base + index):
+            self._record(base, found)
+        for delta in found:
+            v1.train.remove_checkpoint(delta)
+
+    def _record(self, prefix, left_out=()):
+        """Makes a checkpoint the newest, and deletes the oldest with their deltas."""
+        paths = [path for path in self.checkpoints if path not in (prefix, *left_out)] + [prefix]
+        bases = list(dict.fromkeys(map(_base_of, paths)))
+        bases = bases[-self._max_to_keep :] if self._max_to_keep else bases
+        kept = [path for path in paths if _base_of(path) in bases]
         with internals.deprecations_silenced():
             v1.train.update_checkpoint_state(
                 self._directory,
@@ -220,8 +322,9 @@ class CheckpointManager:
                 [os.path.relpath(path, self._directory) for path in kept],
                 all_model_checkpoint_timestamps=[os.path.getmtime(p + ".index") for p in kept],
             )
-            for path in paths[: len(paths) - len(kept)]:
-                v1.train.remove_checkpoint(path)
+            for path in reversed(paths):
+                if path not in kept:
+                    v1.train.remove_checkpoint(path)
 
     def _remove_leftovers(self):
         """Deletes the folders of saves that were not committed.
@@ -232,6 +335,11 @@ class CheckpointManager:
         for folder in glob.glob(os.path.join(glob.escape(self._directory), ".saving-*")):
             if folder not in recent:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _base_of(prefix):
+    match = DELTA.match(prefix)
+    return match[1] if match else prefix
 
 
 def checksums(checkpoint: tf.train.Checkpoint) -> list:

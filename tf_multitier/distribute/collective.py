@@ -223,7 +223,11 @@ class CollectiveStrategy:
         return None if tf.compat.v1.executing_eagerly_outside_functions() else reached.op
 
     def checkpoints(
-        self, directory: str | os.PathLike, every: int, max_to_keep: int | None = 5
+        self,
+        directory: str | os.PathLike,
+        every: int,
+        max_to_keep: int | None = 5,
+        max_deltas: int = 0,
     ) -> typing.Any:
         """A Keras callback for `fit`, which saves the model and its optimizer every `every` batches and at the end.
 
@@ -237,12 +241,12 @@ class CollectiveStrategy:
         One process restores such a checkpoint by `tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path)`.
 
         Args:
-          directory, max_to_keep: as of CheckpointManager.
+          directory, max_to_keep, max_deltas: as of CheckpointManager.
           every: number of batches.
         """
         from tf_multitier.distribute import keras_checkpoints
 
-        return keras_checkpoints.SaveCheckpoints(self, directory, every, max_to_keep)
+        return keras_checkpoints.SaveCheckpoints(self, directory, every, max_to_keep, max_deltas)
 
     def export_saved_model(self, model: typing.Any, directory: str | os.PathLike) -> None:
         """Writes a model for serving, as `model.export` of Keras or `tf.saved_model.save` does in one process. All processes call it.

@@ -20,12 +20,13 @@ class SaveCheckpoints(keras.callbacks.Callback):
         directory: str | os.PathLike,
         every: int,
         max_to_keep: int | None,
+        max_deltas: int = 0,
     ) -> None:
         if every < 1:
             raise ValueError(f"checkpoints: every: expected at least 1 batch, found {every}")
         super().__init__()
         self._strategy, self._directory = strategy, directory
-        self._every, self._max_to_keep = every, max_to_keep
+        self._every, self._kept = every, (max_to_keep, max_deltas)
         self._of: typing.Any = None  # the model and optimizer of the manager
         self._saved = 0  # the step of the newest checkpoint
 
@@ -89,6 +90,6 @@ class SaveCheckpoints(keras.callbacks.Callback):
         if self._of != (model, optimizer):
             checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
             self._manager = checkpoints.CheckpointManager(
-                self._strategy, checkpoint, self._directory, self._max_to_keep
+                self._strategy, checkpoint, self._directory, *self._kept
             )
             self._of = (model, optimizer)

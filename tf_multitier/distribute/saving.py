@@ -178,9 +178,17 @@ class Together:
         self._wait(others, lambda report: "done" in report)
         return [self._read(rank) for rank in range(self._world.size)]
 
-    def wait_for_end(self) -> None:
-        """Waits until rank 0 has ended the save, after which it removes the folder. Raises as `wait_for_others`."""
+    def wait_for_end(self) -> bool:
+        """Waits until rank 0 has ended the save. Returns False if it refuses it: the folder is there until the next save.
+
+        Raises: as `wait_for_others`.
+        """
         self._wait([0], lambda report: "ended" in report or not os.path.isdir(self._folder))
+        return "refused" not in self._read(0)
+
+    def refuse(self) -> None:
+        """Rank 0 ends the save without a checkpoint, and without an error."""
+        self.says(refused=True)
 
     def _wait(self, ranks, is_ended):
         pause, seen = 0.005, {rank: (None, time.monotonic()) for rank in ranks}

@@ -165,6 +165,9 @@ class EmbeddingVariable(
 
     # Of a part: the World among whose processes its variable is divided (processes/world.py), or None.
     of_world: typing.Any = None
+    chain: typing.Any = (
+        None  # the deltas that continue its last save, see distribute/checkpoints.py
+    )
 
     def __repr__(self):
         return f"<tf_multitier.EmbeddingVariable '{self.name}' embedding_dim={self.embedding_dim} dtype={self.dtype.name}>"

@@ -9,7 +9,7 @@ Manifests are saved under two names. The first is the key that TensorFlow gives 
 be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it. The tensor
 that lists the variable has this name alone, or the key, if two variables have the name.
 
-Of a variable of a world, each process writes its part, in `part_of_world` (distribute/checkpoints.py).
+Of a variable of a world, each process writes its part, in `part_of_world` (distribute/checkpoints.py). `saver.kind_of_save` has effect.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ def _manifests(parts, prefix, columns=""):
             group = ops.multitier_save_group()
             joined = [ops.multitier_join_save_group(group, part.handle) for part in its]
             with tf.control_dependencies(joined):
-                write = ops.multitier_write_save_group(group, prefix, kind="full", columns=columns)
+                kind = "full" if columns else saver.current_kind()
+                write = ops.multitier_write_save_group(group, prefix, kind=kind, columns=columns)
             with tf.control_dependencies([write]):
                 for part in its:
                     manifests[id(part)] = ops.multitier_saved_part(group, part.handle)
@@ -201,7 +202,7 @@ def entries_of_part(
     owners = tf.constant(np.full(end - begin, index, np.int32))
     entries = [
         (f"{name}/partition_of_bucket", f"{saver.NUM_BUCKETS} {begin},{end - begin}", owners),
-        (f"{name}/part_{index}-of-{count}/manifest", "", manifest),
+        (f"{name}/part_{index}-of-{count}/{saver.part_tensor()}", "", manifest),
     ]
     return entries + ([(name, "", tf.zeros([0, dim]))] if index == 0 and is_listed else [])
 
@@ -293,6 +294,11 @@ def _restore(trackables, merged_prefix):
     Reads(_parts_of(trackables), merged_prefix).replace()
 
 
+def has_objects(reader: typing.Any) -> bool:
+    """Whether a checkpoint, of which this is a reader of TensorFlow's, is one of tf.train.Checkpoint."""
+    return reader.has_tensor(_OBJECT_GRAPH)
+
+
 @contextlib.contextmanager
 def wholly_or_not_at_all(objects: list, path: str) -> Iterator[None]:
     """TensorFlow restores these objects from a checkpoint in the block. If it fails, dense variables and rows are as before.
@@ -305,7 +311,7 @@ def wholly_or_not_at_all(objects: list, path: str) -> Iterator[None]:
         yield
         return
     reader = tf.compat.v1.train.NewCheckpointReader(path)
-    if not reader.has_tensor(_OBJECT_GRAPH):
+    if not has_objects(reader):
         names = reader.get_variable_to_shape_map()
         for name in names:
             reader.get_tensor(name)

@@ -111,6 +111,16 @@ def kind_of_save(kind, previous=None):
         _kind.reset(token)
 
 
+def current_kind() -> str:
+    """The kind of a save that is made here, see kind_of_save."""
+    return _kind.get()[0]
+
+
+def part_tensor() -> str:
+    """The name of a part's tensor in such a save."""
+    return "delta" if current_kind() == "delta" else "manifest"
+
+
 class SaveSpecs(list):
     """The SaveSpecs of one table: one spec for a restore, all specs for a save.
 
@@ -144,8 +154,7 @@ class SaveSpecs(list):
         prefix = (
             f"{variable.variable_name}/part_{variable.partition_index}-of-{variable.num_partitions}"
         )
-        tensor = "delta" if _kind.get()[0] == "delta" else "manifest"
-        yield self._spec(self._manifest, f"{prefix}/{tensor}", tf.string)
+        yield self._spec(self._manifest, f"{prefix}/{part_tensor()}", tf.string)
         if variable.partition_index == 0:
             yield self._spec(self._empty, variable.variable_name, tf.float32)
 
@@ -216,7 +225,7 @@ def _saved_part(handle, prefix):
     )
     if write is None:
         write = ops.multitier_write_save_group(
-            ops.multitier_save_group(), prefix, kind=_kind.get()[0]
+            ops.multitier_save_group(), prefix, kind=current_kind()
         )
     group = write.inputs[0]
     add_control_input(write, ops.multitier_join_save_group(group, handle))
@@ -390,8 +399,7 @@ def _is_of_saver(variable, base):
 
     A Saver makes its restore ops after all its save ops. `init_from_checkpoint` has none: it restores each part by itself.
     """
-    tensor = "delta" if _kind.get()[0] == "delta" else "manifest"
-    name, parts = variable.variable_name, variable.num_partitions
+    tensor, name, parts = part_tensor(), variable.variable_name, variable.num_partitions
     save_ops = _save_ops(base)
     if any(op.type != "SaveV2" for op in save_ops):
         raise NotImplementedError(
