@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.tensorflow.internals import SavedModelLoader
+from tf_multitier._src.variable.object_checkpoint import has_objects
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.serving.graphs import make_read_only
 
@@ -52,7 +53,15 @@ class Version:
         other = object.__new__(Version)
         other.__dict__.update(self.__dict__)
         other.path, other._users = prefix, 0
-        other._open(prefix)
+        try:
+            other._open(prefix)
+        except (ValueError, tf.errors.NotFoundError) as error:
+            if has_objects(tf.train.load_checkpoint(prefix)):
+                raise ValueError(
+                    f"'{prefix}': expected a checkpoint with the names of the graph's variables, found one of tf.train.Checkpoint, with those "
+                    "of a program's objects: restore it in a program that makes them, and export a SavedModel"
+                ) from error
+            raise
         return other
 
     def run(
