@@ -65,6 +65,14 @@ def copy(source, target):
     os.close(file)
 
 
+def copy_all(folder, to):
+    """Copies the files of a folder and its folders into a new one."""
+    os.makedirs(to)
+    names = [os.path.join(f, name) for f, _, its in os.walk(folder) for name in its]
+    for i, name in enumerate(names):
+        copy(name, os.path.join(to, str(i)))
+
+
 def measure_copy(path, rounds):
     """Seconds of copies of the largest file of a directory: as much is read as is written."""
     files = [os.path.join(path, name) for name in os.listdir(path)]

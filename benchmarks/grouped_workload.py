@@ -30,6 +30,7 @@ NAMES = (
     "threads",
     "learning_rate",
     "seed",
+    "processor_time",
 )
 OPERATIONS = ("lookup", "train")
 
