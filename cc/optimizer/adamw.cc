@@ -17,7 +17,7 @@
 namespace multitier {
 namespace {
 
-constexpr HyperSpec kHyper[] = {MT_ADAM_HYPER, {"weight_decay", HyperRange::kFinite}};
+constexpr HyperSpec kHyper[] = {MT_ADAM_HYPER, {"weight_decay", HyperRange::kNonNegative}};
 
 MT_UPDATE_FUNCTIONS(kUpdate, UpdateRows<AdamWKernel>)
 

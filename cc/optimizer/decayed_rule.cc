@@ -25,8 +25,10 @@ DecayedRule::DecayedRule(const UpdateRule* rule) : rule_(rule), name_(std::strin
 }
 
 Status DecayedRule::Validate(const float* hyper) const {
-  const Status own = UpdateRule::Validate(hyper);
-  return own.ok() ? rule_->Validate(hyper) : own;
+  MT_RETURN_IF_ERROR(UpdateRule::Validate(hyper));
+  const float decay = hyper[hyper_names_.size() - 1];
+  if (decay >= 0) return rule_->Validate(hyper);
+  return InvalidArgumentError("optimizer ", name_, ": weight_decay: expected a finite number, at least 0, found ", decay);
 }
 
 void DecayedRule::Update(const UpdateBatch& batch) const {

@@ -356,8 +356,10 @@ TEST(DecayedRuleTest, EveryRuleStepsFromTheDecayedValue) {
 TEST(DecayedRuleTest, ItsDecayAndTheRulesHyperparametersAreChecked) {
   const UpdateRule& rule = **FindUpdateRule("momentum+weight_decay");
   EXPECT_TRUE(rule.Validate(std::vector<float>{0.1f, 0.9f, 1, 0.2f}.data()).ok());
-  EXPECT_NE(rule.Validate(std::vector<float>{0.1f, 0.9f, 1, NAN}.data()).message().find("weight_decay: expected"),
-            std::string::npos);
+  for (const float decay : {NAN, -0.1f}) {
+    const Status refused = rule.Validate(std::vector<float>{0.1f, 0.9f, 1, decay}.data());
+    EXPECT_NE(refused.message().find("weight_decay: expected"), std::string::npos) << decay;
+  }
   EXPECT_NE(rule.Validate(std::vector<float>{0.1f, 0.9f, 3, 0.2f}.data()).message().find("use_nesterov: expected"),
             std::string::npos);
 }

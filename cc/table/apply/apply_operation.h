@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cc/base/executor.h"
+#include "cc/optimizer/catch_up.h"
 #include "cc/table/api/key_batch.h"
 #include "cc/table/tiering/tier_reader.h"
 
@@ -117,6 +118,7 @@ class ApplyOperation {
     const std::vector<uint32_t>& slot_offsets;
     int64_t version;
     int64_t step;
+    const CatchUp* catch_up;  // null: the rule does not catch up
   };
   void UpdateShard(const UpdateArguments& update, int shard);
   void CountKey(Shard::Locked& lock, uint32_t entry, int64_t version);

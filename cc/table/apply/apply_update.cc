@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "cc/base/ieee.h"
 #include "cc/base/prefetch.h"
+#include "cc/optimizer/catch_up.h"
 #include "cc/optimizer/stochastic_update.h"
 #include "cc/table/apply/apply_operation.h"
 
@@ -26,7 +28,9 @@ uint32_t SaturatingAdd(uint32_t a, int64_t b) {
 
 void ApplyOperation::Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version,
                             int64_t step, Executor* executor) {
-  const UpdateArguments update{request, slot_offsets, version, step};
+  std::optional<CatchUp> catch_up;
+  if (CatchesUp(*request.rule)) catch_up.emplace(request.hyper, version);
+  const UpdateArguments update{request, slot_offsets, version, step, catch_up.has_value() ? &*catch_up : nullptr};
   ParallelFor(executor, static_cast<int>(base_.shards.size()), [&](int s) {
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
@@ -57,6 +61,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
   uint8_t* data[kGroup];
   uint32_t entries[kGroup];
   int64_t keys[kGroup];  // of stochastic rounding
+  int64_t versions[kGroup];
 
   Shard::Locked lock(base_.shards[s]);
   ShardRows& shard = *lock;
@@ -102,6 +107,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       grads[n] = grad;
       data[n] = shard.BeginChange(rows_[e], batch.hash(e), slots_[e]);
       keys[n] = batch.key(e);
+      versions[n] = rows_[e]->version;
       if (has_tables && rows_[e]->has(kRowUncommitted)) {  // here, as a removal may have made it so since Gather
         const uint16_t table = KnownTable(request.tables, batch.first_position(e));
         base_.absent.initial().FillRows(&keys[n], &table, 1, &data[n]);
@@ -116,6 +122,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
     rows.value_dtype = base_.options.value_dtype;
     rows.slot_offsets = update.slot_offsets.data();
     rows.hyper = request.hyper.data();
+    if (update.catch_up != nullptr) update.catch_up->MoveRows(rows, versions);
     if (base_.options.stochastic_rounding) {
       UpdateStochastically(*request.rule, rows, keys, update.step);
     } else {

@@ -1,14 +1,16 @@
 // Apply: the checks of a request, then gather and update (apply_operation.h), then trim (demoter.h); see embedding_table.h.
 
+#include "cc/optimizer/catch_up.h"
+#include "cc/options/names.h"
 #include "cc/table/apply/apply_operation.h"
 #include "cc/table/host/host_table.h"
 
 namespace multitier {
 namespace {
 
-// What can be said of a request without its table's rows. table: for the message.
-// tables: how many the initial values are of.
-Status CheckRequest(const ApplyRequest& request, const std::string& table, size_t tables) {
+// What can be said of a request without its table's rows. tables: how many the initial values are of.
+Status CheckRequest(const ApplyRequest& request, const TableOptions& options, size_t tables) {
+  const std::string& table = options.name;
   const size_t n = request.keys.size();
   if (request.rule == nullptr) {
     return InvalidArgumentError("table '", table, "': apply: expected an update rule, found none");
@@ -33,9 +35,16 @@ Status CheckRequest(const ApplyRequest& request, const std::string& table, size_
   for (const int64_t count : request.counts) {
     if (count < 0) return InvalidArgumentError("table '", table, "': apply: counts: expected at least 0, found ", count);
   }
-  if (request.hyper.size() != request.rule->hyperparameters().size()) {
-    return InvalidArgumentError("table '", table, "': rule ", request.rule->name(), ": expected ",
-                                request.rule->hyperparameters().size(), " hyperparameters, found ", request.hyper.size());
+  const size_t hyper = request.rule->hyperparameters().size();
+  if (request.hyper.size() < hyper || (request.hyper.size() > hyper && !CatchesUp(*request.rule))) {
+    return InvalidArgumentError("table '", table, "': rule ", request.rule->name(), ": expected ", hyper,
+                                " hyperparameters, found ", request.hyper.size());
+  }
+  const bool has_steps = options.score == Score::kStep || options.score == Score::kFrequency;
+  if (CatchesUp(*request.rule) && !has_steps) {
+    return InvalidArgumentError("table '", table, "': rule ", request.rule->name(),
+                                ": expected score 'step' or 'frequency', whose versions are steps, found '",
+                                NameOf(options.score), "': train with Adam without catch_up");
   }
   return request.rule->Validate(request.hyper.data());
 }
@@ -67,7 +76,7 @@ Result<std::vector<uint32_t>> SlotOffsets(const ApplyRequest& request, const Row
 }  // namespace
 
 Status HostTable::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
-  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
+  MT_RETURN_IF_ERROR(CheckRequest(request, options_, base_.absent.initial().tables()));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
   MT_ASSIGN_OR_RETURN(*slot_offsets, SlotOffsets(request, *layout(), options_));
   return OkStatus();
@@ -75,7 +84,7 @@ Status HostTable::CheckApply(const ApplyRequest& request, std::vector<uint32_t>*
 
 Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(request.keys.size()));
-  MT_RETURN_IF_ERROR(CheckRequest(request, options_.name, base_.absent.initial().tables()));
+  MT_RETURN_IF_ERROR(CheckRequest(request, options_, base_.absent.initial().tables()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));

@@ -132,7 +132,7 @@ absl::Status GroupApplyShape(InferenceContext* c) {
     TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(of_unit, 1), &unused_dim));
   }
   for (int i = 0; i < num_grads; ++i) TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(sums + i), 1, &unused));
-  for (int i = sums + num_grads; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  TF_RETURN_IF_ERROR(StepAndHyper(c, sums + num_grads, c->num_inputs()));
   if (names.size() == n * initial_values.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("slot_names: expected ", n * initial_values.size(),
                                                  " entries, as many for each unit as slot_initial_values has, found ",

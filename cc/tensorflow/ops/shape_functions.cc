@@ -75,4 +75,14 @@ absl::Status HandleAndKeysToKeysShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status StepAndHyper(InferenceContext* c, int first, int end) {
+  std::string rule;
+  TF_RETURN_IF_ERROR(c->GetAttr("rule", &rule));
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 0, &unused));
+  const int most = rule == "adam_catch_up" ? 1 : 0;
+  for (int i = first + 1; i < end; ++i) TF_RETURN_IF_ERROR(c->WithRankAtMost(c->input(i), most, &unused));
+  return absl::OkStatus();
+}
+
 }  // namespace multitier

@@ -31,6 +31,10 @@ absl::Status HandleToVector(tensorflow::shape_inference::InferenceContext* c);
 // HandleOnly, and output 0 has the shape of input 1, the keys.
 absl::Status HandleAndKeysToKeysShape(tensorflow::shape_inference::InferenceContext* c);
 
+// Checks the inputs [first, end) of an update: the step and hyperparameters, which are scalars. One of adam_catch_up is a
+// vector; its kernel knows which.
+absl::Status StepAndHyper(tensorflow::shape_inference::InferenceContext* c, int first, int end);
+
 }  // namespace multitier
 
 #endif  // CC_TENSORFLOW_OPS_SHAPE_FUNCTIONS_H_

@@ -79,7 +79,7 @@ absl::Status ApplyShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
   int tables = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("T", &tables));
-  for (int i = 4; i < c->num_inputs() - tables; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  TF_RETURN_IF_ERROR(StepAndHyper(c, 4, c->num_inputs() - tables));
   if (tables > 0) TF_RETURN_IF_ERROR(c->Merge(keys, c->input(c->num_inputs() - 1), &unused));
   std::vector<std::string> names;
   std::vector<float> initial_values;
@@ -236,7 +236,7 @@ grads: [n, dim].
 counts: [n] number of occurrences of each entry, which is added to the key's frequency; or [0]: one each.
 global_step: the step, which is the new version of the rows unless the variable's score is another; -1: the table's own count of
   applies.
-hyper: scalars of the rule, in the rule's order.
+hyper: scalars of the rule, in the rule's order; for adam_catch_up then [steps]: alpha of the steps before.
 tables: nothing, or one tensor [n]: the table of each key; -1: not known. A key without a row, of a variable with a list of
   initializers, needs it.
 rule: name of the update rule: sgd, adagrad, ...

@@ -5,25 +5,33 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/optimizer/catch_up.h"
 #include "cc/tensorflow/common/op_kernel.h"
 #include "cc/tensorflow/common/status_bridge.h"
 #include "cc/tensorflow/variable/embedding_variable.h"
 
 namespace multitier {
+namespace {
+
+// Hyperparameters, and then the rates of a rule that catches up.
+size_t InputsOf(const UpdateRule& rule) { return rule.hyperparameters().size() + (CatchesUp(rule) ? 1 : 0); }
+
+}  // namespace
 
 absl::Status ApplyRule::Init(OpKernelConstruction* context, size_t tables) {
   std::string rule;
   TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
   TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &slot_names_));
   TF_RETURN_IF_ERROR(context->GetAttr("slot_initial_values", &slot_initial_values_));
-  const Result<const UpdateRule*> found = FindUpdateRule(rule);
+  const Result<const UpdateRule*> found =
+      rule == AdamCatchUpRule()->name() ? Result<const UpdateRule*>(AdamCatchUpRule()) : FindUpdateRule(rule);
   TF_RETURN_IF_ERROR(ToAbsl(found.status()));
   rule_ = *found;
   int num_hyper;
   TF_RETURN_IF_ERROR(context->GetAttr("H", &num_hyper));
   num_hyper_ = static_cast<size_t>(num_hyper);
   TF_RETURN_IF_ERROR(CheckCount("slot_initial_values", rule_->slots().size(), slot_initial_values_.size()));
-  const size_t hyper = rule_->hyperparameters().size();
+  const size_t hyper = InputsOf(*rule_);
   if (num_hyper_ != tables * hyper) TF_RETURN_IF_ERROR(CheckCount("hyperparameters", hyper, num_hyper_));
   return CheckCount("slot_names", tables * rule_->slots().size(), slot_names_.size());
 }
@@ -34,11 +42,18 @@ absl::Status ApplyRule::ParseStep(OpKernelContext* context, int step, const Embe
   request->rule = rule_;
   request->global_step = context->input(step).scalar<int64_t>()();
   const auto& names = rule_->hyperparameters();
-  const size_t first = static_cast<size_t>(step) + 1 + (num_hyper_ == names.size() ? 0 : which * names.size());
+  const size_t of_each = InputsOf(*rule_);
+  const size_t first = static_cast<size_t>(step) + 1 + (num_hyper_ == of_each ? 0 : which * of_each);
   for (size_t i = 0; i < names.size(); ++i) {
     const Tensor& value = context->input(static_cast<int>(first + i));
     TF_RETURN_IF_ERROR(CheckRank(context, names[i], value, 0));
     request->hyper.push_back(value.scalar<float>()());
+  }
+  if (CatchesUp(*rule_)) {
+    const Tensor& rates = context->input(static_cast<int>(first + names.size()));
+    TF_RETURN_IF_ERROR(CheckRank(context, "rates", rates, 1));
+    const Span<const float> its = Elements<float>(rates);
+    request->hyper.insert(request->hyper.end(), its.begin(), its.end());
   }
   const Status valid = rule_->Validate(request->hyper.data());
   if (valid.ok()) return absl::OkStatus();

@@ -1,0 +1,121 @@
+// CatchUp: what rows of Adam missed since their last update. Before the update by adam_catch_up, a table calls MoveRows.
+//
+// A dense Adam moves a row in the k-th step without a gradient for it by
+//
+//   alpha(k) * m * beta1^k / (sqrt(v) * q^k + epsilon),   q = sqrt(beta2)
+//
+// With u = sqrt(v) / (sqrt(v) + epsilon) and y(k) = 1 - q^k the denominator is (sqrt(v) + epsilon) * (1 - u * y(k)). So the sum
+// of the moves of n steps is a power series in u, and its coefficients are of the row's version, not of its elements:
+//
+//   m / (sqrt(v) + epsilon) * (T(0) + T(1) u + T(2) u^2 + ...),   T(j) = sum over k = 1 .. n of alpha(k) * beta1^k * y(k)^j
+//
+// Both sums are bounded. (beta1 / q)^k ends that over k: it is below 1e-6 after 133 steps for betas of 0.9 and 0.999. There
+// y(k) is so small on average that four terms are exact to 1e-8; betas that need more than eight to be within 1e-6 are refused.
+//
+// alpha of each step is given as `rates`. Cost of a row: one square root, one division and a polynomial for each element, and
+// T. Where the rate of all missed steps is the last of `rates`, T is read from sums that are made once an update (a few
+// microseconds). Otherwise it is a sum of at most K products of eight numbers.
+//
+// Immutable. Thread-safe.
+
+#ifndef CC_OPTIMIZER_CATCH_UP_H_
+#define CC_OPTIMIZER_CATCH_UP_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cc/base/multiversion.h"
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/optimizer/update_rule.h"
+
+namespace multitier {
+
+// The rule adam_catch_up: adam_catch_up.cc. An apply passes its hyperparameters, and then the rates of all steps before.
+const UpdateRule* AdamCatchUpRule();
+// Whether the rule is that, and so a table first calls MoveRows.
+bool CatchesUp(const UpdateRule& rule);
+
+class CatchUp {
+ public:
+  static constexpr int kMostTerms = 8;
+
+  // InvalidArgument if the betas are those of another series than the one above.
+  static Status Check(float beta1, float beta2);
+
+  // hyper: of the rule, and then the rates: alpha of the steps 0, 1, ...; the last is that of later steps, too. Must outlive
+  // this. step: of the update. REQUIRES: Check of the betas is OK
+  CatchUp(Span<const float> hyper, int64_t step);
+
+  struct Missed {
+    float terms[kMostTerms];   // T
+    float m_factor, v_factor;  // beta1^n, beta2^n
+  };
+  // What a row of this version missed. False, and nothing is written, if it missed no step.
+  MT_ALWAYS_INLINE bool Since(int64_t version, Missed* missed) const;
+
+  // Moves the rows of a batch of the rule to where dense ones were before this step. versions: [batch.n]. Values of 16 bits are
+  // rounded to the nearest. REQUIRES: those of UpdateRule::Update
+  void MoveRows(const UpdateBatch& batch, const int64_t* versions) const;
+  // MoveRows compiled for that ISA. REQUIRES: isa <= BestIsa(). For tests.
+  void MoveRowsOn(Isa isa, const UpdateBatch& batch, const int64_t* versions) const;
+
+  int terms() const { return terms_; }  // 4 or 8
+
+ private:
+  static constexpr int kDigits = 4, kBits = 6;  // of a number of steps below 2^24; the moments of more are 0
+  using Terms = float __attribute__((vector_size(kMostTerms * sizeof(float))));
+  struct Powers {
+    double of[kDigits][1 << kBits];  // base^(i * 64^digit)
+  };
+
+  static void SetPowers(double base, Powers* powers);
+  MT_ALWAYS_INLINE static float Power(const Powers& powers, int64_t n);
+  // *sum += rate * terms
+  MT_ALWAYS_INLINE static void Add(float rate, const float* terms, Terms* sum) {
+    Terms its;
+    std::memcpy(&its, terms, sizeof(its));
+    *sum += rate * its;
+  }
+
+  const Span<const float> rates_;
+  const int64_t step_;
+  float last_rate_ = 0.0f;
+  int terms_ = 4;
+  size_t steps_ = 0;            // K: after these nothing moves
+  std::vector<float> factors_;  // [K][kMostTerms] beta1^k y(k)^j
+  std::vector<float> sums_;     // [K + 1][kMostTerms] of the first k factors
+  Powers beta1_, beta2_;
+};
+
+MT_ALWAYS_INLINE float CatchUp::Power(const Powers& powers, int64_t n) {
+  constexpr int64_t kMask = (1 << kBits) - 1;
+  n = std::min<int64_t>(n, (int64_t{1} << (kDigits * kBits)) - 1);
+  double product = powers.of[0][n & kMask];
+  for (int digit = 1; digit < kDigits; ++digit) product *= powers.of[digit][(n >> (digit * kBits)) & kMask];
+  return static_cast<float>(product);
+}
+
+MT_ALWAYS_INLINE bool CatchUp::Since(int64_t version, Missed* missed) const {
+  const int64_t n = step_ - version - 1;
+  if (version < 0 || n <= 0) return false;
+  const auto last = static_cast<size_t>(std::min<int64_t>(n, static_cast<int64_t>(steps_)));
+  const auto first = static_cast<size_t>(version) + 1;
+  const size_t given = first + 1 < rates_.size() ? std::min(last, rates_.size() - first) : 0;
+  Terms sums[4] = {};  // of every fourth step, so that additions overlap
+  Add(last_rate_, &sums_[last * kMostTerms], &sums[0]);
+  Add(-last_rate_, &sums_[given * kMostTerms], &sums[0]);
+  for (size_t k = 0; k < given; ++k) Add(rates_[first + k], &factors_[k * kMostTerms], &sums[k % 4]);
+  const Terms all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  std::memcpy(missed->terms, &all, sizeof(all));
+  missed->m_factor = Power(beta1_, n);
+  missed->v_factor = Power(beta2_, n);
+  return true;
+}
+
+}  // namespace multitier
+
+#endif  // CC_OPTIMIZER_CATCH_UP_H_
