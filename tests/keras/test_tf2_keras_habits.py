@@ -121,9 +121,24 @@ def test_a_weight_decay_of_0_is_none(emulated_device):
     for optimizer in (of_keras, tf_multitier.optimizers.SGD(0.1, weight_decay=0.0)):
         optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), [1]), ev)])
     assert ev.get_frequency([1]) == 2
+    gradient = tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1], tf.int64))
+    with pytest.raises(tf.errors.UnimplementedError, match="rule adam_amsgrad does not run"):
+        optimizer = tf_multitier.optimizers.AdamW(weight_decay=0.0, amsgrad=True)
+        optimizer.apply_gradients([(gradient, ev)])
     for amsgrad in (False, True):
         with pytest.raises(TypeError, match="weight_decay: expected a number, .* found None"):
             tf_multitier.optimizers.AdamW(weight_decay=None, amsgrad=amsgrad)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_negative_weight_decay_is_refused(name):
+    make = getattr(tf_multitier.optimizers, name)
+    with pytest.raises(ValueError, match="weight_decay: expected at least 0, found -0.5"):
+        make(weight_decay=-0.5)
+    ev = tf_multitier.get_embedding_variable("ev", DIM)
+    gradient = tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1], tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weight_decay: expected a finite"):
+        make(weight_decay=lambda: -0.5).apply_gradients([(gradient, ev)])
 
 
 def test_rows_without_a_gradient_do_not_decay():

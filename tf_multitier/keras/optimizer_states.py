@@ -48,11 +48,11 @@ class OptimizerState(typing.NamedTuple):
             return
         own = {n: v for n, v in optimizer.named_variables().items() if n in self.variables}
         for name, variable in own.items():
-            expected, array = (variable.dtype.name, variable.shape.as_list()), self.variables[name]
-            if expected != (array.dtype.name, list(array.shape)):
+            array = self.variables[name]
+            if variable.dtype != array.dtype or not variable.shape.is_compatible_with(array.shape):
                 raise ValueError(
-                    f"{where}: {name} of {found}: expected {expected[0]} of shape {expected[1]}, found {array.dtype.name} of shape "
-                    f"{list(array.shape)}"
+                    f"{where}: {name} of {found}: expected {variable.dtype.name} of shape {variable.shape.as_list()}, found "
+                    f"{array.dtype.name} of shape {list(array.shape)}"
                 )
         with loads.together() as load:
             load.changes += [

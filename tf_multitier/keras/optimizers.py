@@ -37,6 +37,17 @@ class _WithRows(UpdatesRows):
     _rule: str
     _kept: accumulation.KeptGradients
 
+    def __init__(self, *args: typing.Any, catch_up: bool = False, **kwargs: typing.Any) -> None:
+        super().__init__(*args, **kwargs)
+        if catch_up and self._rule != "Adam":
+            raise ValueError(f"catch_up: expected Adam, found {self._rule}: leave catch_up out")
+        self.catch_up = bool(catch_up)
+
+    def get_config(self) -> dict:
+        """As Keras; with catch_up, if rows catch up."""
+        config = super().get_config()  # type: ignore[misc]
+        return {**config, "catch_up": True} if self.catch_up else config
+
     @property
     def row_optimizer(self) -> typing.Any:
         """The optimizer of tf_multitier.optimizers that updates rows."""
@@ -226,7 +237,7 @@ def _norms_in_world(grads, wholes):
 
 # The classes that both have, and the arguments of ours that do not mean what Keras means by their names.
 _RULES = sorted(name for name in row_optimizers.__all__ if hasattr(keras.optimizers, name))
-_OURS_ALONE = {"self", "learning_rate", "name"}
+_OURS_ALONE = {"self", "learning_rate", "name", "catch_up"}
 _OURS_ALONE_IN = {"Adagrad": {"epsilon"}}
 
 
@@ -243,6 +254,8 @@ def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
     )
     arguments: dict = {name: config[name] for name in names}
     arguments["weight_decay"] = lambda: optimizer.weight_decay or 0.0
+    if getattr(optimizer, "catch_up", False):
+        arguments["catch_up"] = True
     made = its_class(lambda: optimizer.learning_rate, **arguments)
     made.is_decayed = lambda variable: (
         decays(optimizer.weight_decay) and keras_internals.is_decayed(optimizer, variable)
@@ -260,7 +273,7 @@ _CLASSES = {name: _derived(name) for name in _RULES}
 globals().update({made.__name__: made for made in _CLASSES.values()})
 
 
-def with_rows(optimizer: typing.Any) -> typing.Any:
+def with_rows(optimizer: typing.Any, catch_up: bool = False) -> typing.Any:
     """An optimizer like `optimizer`, not yet used, that also trains the rows of embedding layers.
 
     Rows follow its rule, learning rate, schedule, clipping and weight decay. `global_clipnorm` covers rows and dense weights together.
@@ -268,9 +281,11 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
 
     Args:
       optimizer: keras.optimizers.SGD, Adagrad, Adam, AdamW, Adamax, Nadam, Lion, RMSprop, Ftrl or Adadelta, or one of their names.
+      catch_up: for Adam, rows first make the moves that they missed: see tf_multitier.optimizers.Adam.
 
     Raises:
       NotImplementedError: another optimizer.
+      ValueError: catch_up with another optimizer than Adam.
       TypeError: an optimizer of Keras 2.
     """
     keras_versions.refuse("with_rows: optimizer", optimizer)
@@ -280,7 +295,7 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
         raise NotImplementedError(
             f"with_rows has no rule for {name}; supported: {', '.join(_RULES)}"
         )
-    return remade(optimizer, _CLASSES[name])
+    return remade(optimizer, _CLASSES[name], **({"catch_up": True} if catch_up else {}))
 
 
 def has_rule(optimizer: typing.Any) -> bool:
@@ -289,9 +304,9 @@ def has_rule(optimizer: typing.Any) -> bool:
     return name in _CLASSES and type(optimizer) is getattr(keras.optimizers, name, None)
 
 
-def remade(optimizer: typing.Any, its_class: type) -> typing.Any:
-    """A new optimizer of a class, with the configuration of `optimizer`."""
-    config = optimizer.get_config()
+def remade(optimizer: typing.Any, its_class: type, **more: typing.Any) -> typing.Any:
+    """A new optimizer of a class, with the configuration of `optimizer`, and more."""
+    config = {**optimizer.get_config(), **more}
     rate = optimizer._learning_rate  # the property calls a function
     if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         config["learning_rate"] = rate  # in the configuration, a lambda is code that Keras refuses

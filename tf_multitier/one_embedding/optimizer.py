@@ -17,7 +17,7 @@ from tf_multitier.one_embedding.modules import Embedding
 
 _RULES = ("SGD", "Adagrad", "Adam", "Ftrl")
 _REASONS = {
-    "SmartDecayAdam": ": rows have no rule that catches up the steps without a gradient: use keras.optimizers.Adam",
+    "SmartDecayAdam": ": one_embedding has no rule that catches up: use keras.optimizers.Adam, or tf_multitier.keras.with_rows(..., catch_up=True)",
     "LossScaleOptimizer": ": rows are float32 or rounded from it, and need no loss scaling: give the optimizer within it",
 }
 

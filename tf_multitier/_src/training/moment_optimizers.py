@@ -1,6 +1,6 @@
 """Optimizers of optimizers.py with a moving mean of the gradients: Adam, AdamW, Nadam, Adamax and Lion.
 
-They are lazy, as all are: a row's means, and the row, move in steps that have a gradient for it only.
+They are lazy, as all are: a row's means, and the row, move in steps that have a gradient for it only. Adam can catch up.
 """
 
 from __future__ import annotations
@@ -42,8 +42,21 @@ class _WithPowers(RowOptimizer):
         self.beta_2_power.assign(self.beta_2_power * self._now(self.hyperparameters["beta_2"]))
 
 
+_CATCH_UP_ALONE = "expected catch_up without it, found {}: leave one of the two out"
+
+
 class Adam(_WithPowers):
-    """Adam. See tf.keras.optimizers.Adam."""
+    """Adam. See tf.keras.optimizers.Adam.
+
+    With catch_up, an update of a row first makes the moves that the row missed since its last update: those by which Adam moves all rows
+    of a dense table in each step without a gradient for them. The row's version says how many they are. Given the same gradients, a row is
+    then, right after each of its updates, what it would be in a dense table. Between updates it stays where its last one left it:
+    lookups read that, also the one that a step's gradient comes from. Rows that do not return do not get their last moves.
+
+    The optimizer keeps the rate of each step in `past_rates`, 4 bytes each, up to the last step that changed it: without a schedule
+    about 16,000. Save and restore it together with the rows. catch_up needs versions that are steps (`score`), is not for tables in HBM,
+    and excludes amsgrad and weight_decay.
+    """
 
     _RULE, _V1_NAME = "adam", "Adam"
 
@@ -57,11 +70,51 @@ class Adam(_WithPowers):
         *,
         amsgrad: bool = False,
         weight_decay: typing.Any = None,
+        catch_up: bool = False,
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name, weight_decay)
-        self.amsgrad = bool(amsgrad)
+        self.amsgrad, self.catch_up = bool(amsgrad), bool(catch_up)
         if amsgrad:
             self._RULE = "adam_amsgrad"
+        if not catch_up:
+            return
+        if amsgrad:
+            raise ValueError(f"{type(self).__name__}: {_CATCH_UP_ALONE.format('amsgrad=True')}")
+        with tf.init_scope():
+            self.past_rates = tf.Variable(
+                tf.zeros([0]), shape=[None], trainable=False, name="past_rates"
+            )
+
+    def _rule_of(self, variable, hyper):
+        rule, hyper = super()._rule_of(variable, hyper)
+        if not self.catch_up:
+            return rule, hyper
+        if rule != self._RULE:
+            raise ValueError(
+                f"{type(self).__name__}: embedding variable '{variable.variable_name}': {_CATCH_UP_ALONE.format('a weight_decay')}"
+            )
+        return "adam_catch_up", hyper
+
+    def _hyper(self, learning_rate):
+        hyper = super()._hyper(learning_rate)
+        return [*hyper, self.past_rates.read_value()] if self.catch_up else hyper
+
+    def _update_rows(self, pairs, step, hyper):
+        super()._update_rows(pairs, step, hyper)
+        if self.catch_up:
+            rate, _, _, _, power_1, power_2, known = hyper
+            self._note_rate(rate * tf.sqrt(1 - power_2) / (1 - power_1), known)
+
+    def _note_rate(self, rate, known):
+        """Adds the rate of this step to `known`, those of the steps before. The last is that of later steps, too: so only a change is."""
+        last = tf.concat([[rate], known], 0)[-1]
+        missing = tf.cast(self.iterations, tf.int32) - tf.size(known)
+
+        def add():
+            between = tf.fill([tf.maximum(missing, 0)], last)
+            self.past_rates.assign(tf.concat([known, between, [rate]], 0))
+
+        tf.cond(tf.logical_or(tf.size(known) < 1, tf.not_equal(rate, last)), add, lambda: None)
 
 
 class AdamW(Adam):
@@ -84,6 +137,11 @@ class AdamW(Adam):
         *,
         amsgrad: bool = False,
     ) -> None:
+        if weight_decay is None:
+            raise TypeError(
+                "AdamW: weight_decay: expected a number, a callable or a schedule, found None: use Adam"
+            )
+        self._DECAYS = not amsgrad
         super().__init__(
             learning_rate,
             beta_1,
@@ -93,7 +151,10 @@ class AdamW(Adam):
             amsgrad=amsgrad,
             weight_decay=weight_decay,
         )
-        self._DECAYS = not amsgrad
+
+    def _argument(self, name):
+        value = super()._argument(name)
+        return 0.0 if name == "weight_decay" and value is None else value
 
     def _hyper(self, learning_rate):
         hyper = super()._hyper(learning_rate)

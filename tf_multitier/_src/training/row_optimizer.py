@@ -46,12 +46,10 @@ def decays(weight_decay: typing.Any) -> bool:
     return weight_decay is not None and not is_0
 
 
-def at_least_0(initial_accumulator_value):
-    if not initial_accumulator_value >= 0:
-        raise ValueError(
-            f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
-        )
-    return float(initial_accumulator_value)
+def at_least_0(value, name="initial_accumulator_value"):
+    if not value >= 0:
+        raise ValueError(f"{name}: expected at least 0, found {value}")
+    return float(value)
 
 
 def _takes_a_step(function):
@@ -100,6 +98,8 @@ class RowOptimizer(tf.Module):
                 f"tf_multitier.optimizers.{type(self).__name__}: expected eager execution or a tf.function, found a tf.Graph: use "
                 "tf.compat.v1.train or tf_multitier.train"
             )
+        if isinstance(weight_decay, numbers.Real):
+            at_least_0(weight_decay, "weight_decay")
         self._column_name = name or self._V1_NAME
         with tf.init_scope():
             self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
@@ -264,12 +264,12 @@ class RowOptimizer(tf.Module):
         for grad, variable in pairs:
             eager.check_use(variable, "an update of embedding variable")
             names, values = self._add_slots(variable)
-            its_rule, its_hyper = self._with_decay(variable, hyper)
+            its_rule, its_hyper = self._rule_of(variable, hyper)
             rule = dict(rule=its_rule, slot_initial_values=values, use_locking=False)
             made.append(updates.update(variable, grad, step, its_hyper, names, rule))
         group_updates.made(made)
 
-    def _with_decay(self, variable, hyper):
+    def _rule_of(self, variable, hyper):
         """(rule, hyperparameters) of the update of a variable."""
         if self.weight_decay is None:
             return self._RULE, hyper
