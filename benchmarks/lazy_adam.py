@@ -1,9 +1,10 @@
-r"""Adam of all rows of a dense table, against Adam of the rows of a step: training loss and held-out quality.
+r"""Adam of all rows of a dense table, of the rows of a step, and of those that catch up: training loss and held-out quality.
 
     python benchmarks/lazy_adam.py --data movielens_1m
 
 A matrix factorization of pairs of users and items with sampled items, as keras.layers.Embedding with keras.optimizers.Adam, and as
-tf_multitier.keras.Embedding with the same optimizer and first rows. Held out is one pair of each user: AUC against a random item.
+tf_multitier.keras.Embedding with the same optimizer and first rows, without and with catch_up. Held out is one pair of each user: AUC
+against a random item.
 """
 
 import argparse
@@ -66,12 +67,14 @@ def main():
     x = [np.repeat(users, 2), np.stack([items, draw(items.size)], 1).ravel()]
     y = np.tile([1.0, 0.0], items.size).astype(np.float32)[:, None]
     print(f"{items.size} pairs to train, {out.sum()} held out, {sizes[0]} users, {sizes[1]} items")
-    for kind in ("dense", "lazy"):
+    for kind in ("dense", "lazy", "catch_up"):
         keras.utils.set_random_seed(3)
         model = model_of(layers_of(kind, sizes, options.dim))
         optimizer = keras.optimizers.Adam(options.learning_rate)
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        model.compile(optimizer if kind == "dense" else kt.with_rows(optimizer), loss)
+        if kind != "dense":
+            optimizer = kt.with_rows(optimizer, catch_up=kind == "catch_up")
+        model.compile(optimizer, loss)
         for epoch in range(options.epochs):
             history = model.fit(x, y, batch_size=options.batch_size, verbose=0).history
             found = model.predict(held, batch_size=8192, verbose=0)[:, 0]
