@@ -1,76 +1,14 @@
-"""Ranks of a world that are killed or stopped: the others end within the timeout, and all go on from the last checkpoint."""
+"""Ranks of a world that are killed or stopped. Rounds of it: tests/attacks/test_attack_distribute.py."""
 
 import random
 import signal
 
-from cluster_util import launch
-
-# In each life but the last, a rank gets a signal at a random moment after it has begun a step or a save. Each step trains the keys 0 to 9.
-PROGRAM = """
-import re, threading, time
-import tensorflow as tf
-import tf_multitier
-from tf_multitier.distribute import CollectiveStrategy
-from tf_multitier.distribute.checkpoints import CheckpointManager
-
-TIMEOUT, STEPS, EVERY = 15, 200, 10
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's would end a rank before its own error does
-life = sum(os.path.exists(f"{folder}/life{i}-{index}") for i in range(len(ENDS)))
-open(f"{folder}/life{life}-{index}", "w").close()
-strategy = CollectiveStrategy(timeout=TIMEOUT)
-with strategy.scope():
-    storage = tf_multitier.StorageOption("DRAM_SSDHASH", storage_path=f"{folder}/rows{index}", storage_size=1 << 20)
-    users = tf_multitier.get_embedding_variable(
-        "users", 4, initializer=tf.zeros_initializer(), ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage)
-    )
-optimizer = tf_multitier.optimizers.SGD(1.0)
-manager = CheckpointManager(
-    strategy, tf.train.Checkpoint(users=users, optimizer=optimizer), folder + "/shared"
-)
-manager.restore_or_initialize()
-
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = -tf.reduce_sum(tf.nn.embedding_lookup(users, tf.range(10)))
-    optimizer.apply_gradients(zip(strategy.reduce_gradients(tape.gradient(loss, list(users)), "sum"), users))
-
-def check():
-    frequency, values = users.get_frequency(range(10)).numpy(), users.peek(range(10)).numpy()
-    steps = int(optimizer.iterations)
-    assert (frequency == 2 * steps).all() and (values == 2.0 * steps).all(), (steps, frequency, values)
-
-def begins(what):
-    if life < len(ENDS) and ENDS[life][:2] == [index, what]:
-        ENDS[life][2] -= 1
-        if ENDS[life][2] == 0:
-            threading.Timer(ENDS[life][3], os.kill, (os.getpid(), ENDS[life][4])).start()
-
-check()
-print("life", life, "from", int(optimizer.iterations))
-while int(optimizer.iterations) < STEPS:
-    begin = time.monotonic()
-    try:
-        begins("step")
-        step()
-        begin = time.monotonic()
-        if int(optimizer.iterations) % EVERY == 0:
-            begins("save")
-            manager.save(int(optimizer.iterations))
-    except tf.errors.OpError as error:
-        print("waited", life, time.monotonic() - begin, bool(re.search(r"rank[_ ]\\d|/task:\\d", str(error))))
-        sys.stdout.flush()
-        os._exit(1)
-check()
-print("trained", int(optimizer.iterations), "rows", int(users.total_count()))
-strategy.barrier()
-"""
+import killed_worlds
 
 
 def test_ranks_that_are_killed_or_stopped_end_the_others_and_all_go_on_from_the_checkpoint(
     tmp_path,
 ):
-    # Rank, what it has begun, for which time in its life, seconds after that, signal.
     seed = random.randrange(2**32)
     draw = random.Random(seed)
     stopped = [draw.randrange(2), draw.choice(["step", "save"])]
@@ -80,19 +18,5 @@ def test_ranks_that_are_killed_or_stopped_end_the_others_and_all_go_on_from_the_
         [*stopped, draw.randint(1, 3), draw.uniform(0, 0.1), int(signal.SIGSTOP)],
     ]
     print("seed", seed, ends)
-    lines, said = launch(tmp_path, f"ENDS = {ends}\n{PROGRAM}", "--workers=2", "--max_restarts=3")
-    found = [lines["worker 0"], lines["worker 1"]]
-    lives = [[each.split() for each in own if each.startswith("life")] for own in found]
-    assert lives[0] == lives[1] and [int(each[1]) for each in lives[0]] == [0, 1, 2, 3]
-    begun = [int(each[3]) for each in lives[0]]
-    assert begun == sorted(begun) and not any(step % 10 for step in begun) and begun[2] > 0
-    waited = [[each.split() for each in own if each.startswith("waited")] for own in found]
-    # TensorFlow may end a process itself whose leader, rank 0, is dead or stopped.
-    assert waited[0][0][1] == "0"
-    for _, _, seconds, names_a_rank in waited[0] + waited[1]:
-        assert float(seconds) < 15 + 5 and names_a_rank == "True"
-    rows = [int(own[-1].split()[-1]) for own in found]
-    assert sum(rows) == 10 and found[0][-1].startswith("trained 200")
-    assert [end.split(" ", 1)[1] for end in said if "again" in end] == [
-        f"all start again, {i} of 3" for i in (1, 2, 3)
-    ], said
+    begun, waited, _ = killed_worlds.check(tmp_path, ends)
+    assert begun[2] > 0 and waited[0][0][1] == "0"

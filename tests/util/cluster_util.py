@@ -25,15 +25,17 @@ def end_task(task, number):
 """
 
 
-def launch(folder, code, *arguments, status=0, module=None, **variables):
+def launch(folder, code, *arguments, status=0, module=None, seconds=300, **variables):
     """Runs BEGIN and `code` in the processes that the launcher's arguments name: ({task: its lines}, lines of the launcher).
 
     status: the exit status that the launcher shall have. module: another launcher than ours. variables: of the environment.
+    seconds: the most that it may take.
     """
     program = folder / "program.py"
     program.write_text(BEGIN + code)
     launcher = [os.path.join(UTIL, "forked_launch.py")] if module is None else ["-m", module]
-    done = forks.run([*launcher, *arguments, str(program), str(folder)], environment(**variables))
+    command = [*launcher, *arguments, str(program), str(folder)]
+    done = forks.run(command, environment(**variables), timeout=seconds)
     assert done.returncode == status, done.stdout + done.stderr[-5000:]
     lines = {}
     for task, line in re.findall(r"^\[(.+?)\] (.*)$", done.stdout, re.M):
