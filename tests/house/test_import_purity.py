@@ -1,6 +1,8 @@
 """Importing tf_multitier prints nothing and changes nothing for objects that are not embedding variables."""
 
 import os
+import subprocess
+import sys
 
 import forks
 import pytest
@@ -149,13 +151,13 @@ def test_importing_prints_nothing_and_loads_no_keras():
 
 def test_another_minor_version_of_tensorflow_is_refused_at_import_in_one_sentence():
     run = _run(
-        "import sys, types; info = types.ModuleType('tf_multitier._build_info'); info.TF_VERSION = '2.18.1'; "
+        "import sys, types; info = types.ModuleType('tf_multitier._build_info'); info.OPS = {'2.17': '', '2.18': ''}; "
         "sys.modules['tf_multitier._build_info'] = info; import tf_multitier"
     )
     assert run.returncode != 0
     last = run.stderr.strip().splitlines()[-1]
     assert last.startswith(
-        "ImportError: tf_multitier was built for TensorFlow 2.18 and cannot be used with the installed "
+        "ImportError: tf_multitier was built for TensorFlow 2.17, 2.18 and cannot be used with the installed "
         f"TensorFlow {tf.__version__}"
     )
 
@@ -166,3 +168,28 @@ def test_wrappers_keep_name_and_signature():
     ours = ("MultitierEmbeddingVariableHandle", "MultitierHbmEmbeddingVariableHandle")
     assert device_setter.STANDARD_PS_OPS[-2:] == ours
     assert not set(ours) & set(device_setter.STANDARD_PS_OPS[:-2])
+
+
+def test_only_a_table_in_persistent_memory_needs_libpmem(tmp_path):
+    (tmp_path / "libpmem.so.1").write_text("of another program")
+    program = f"""
+from tf_multitier import engine
+for type, rows in (("DRAM_SSDHASH", [64, 64]), ("PMEM", [64]), ("DRAM_PMEM", [64, 64])):
+    try:
+        engine.Table(4, storage_type=type, storage_path={str(tmp_path)!r}, storage_rows=rows)
+    except engine.FailedPreconditionError as error:
+        print(type, error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=dict(os.environ, PYTHONPATH=ROOT, LD_LIBRARY_PATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    lines = run.stdout.strip().splitlines()
+    assert [line.split()[0] for line in lines] == ["PMEM", "DRAM_PMEM"]
+    for line in lines:
+        assert "expected libpmem.so.1, found none that can be loaded (" in line
+        assert "install the package libpmem1" in line

@@ -1,7 +1,6 @@
 #include "cc/tier/pmem/pmem_file.h"
 
 #include <errno.h>
-#include <libpmem.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "cc/base/crc32c.h"
 #include "cc/env/posix_error.h"
 #include "cc/row/schema.h"
+#include "cc/tier/pmem/libpmem.h"
 
 namespace multitier {
 namespace {
@@ -56,7 +56,8 @@ uint32_t PmemFile::Checksum(uint32_t slot, const uint8_t* header, const uint8_t*
 
 Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, const RowLayout& layout, uint32_t first_location,
                                                    uint32_t slots) {
-  std::unique_ptr<PmemFile> file(new PmemFile);
+  MT_ASSIGN_OR_RETURN(const Libpmem* libpmem, Libpmem::Load());
+  std::unique_ptr<PmemFile> file(new PmemFile(libpmem));
   const std::string schema = ColumnsToJson(layout).ToString();
   file->path_ = path;
   file->id_ = RandomId();
@@ -70,8 +71,8 @@ Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, cons
 
   int is_pmem = 0;
   // Without PMEM_FILE_SPARSE it allocates the whole file.
-  void* base =
-      pmem_map_file(path.c_str(), file->Offset(slots), PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file->mapped_bytes_, &is_pmem);
+  void* base = libpmem->map_file(path.c_str(), file->Offset(slots), PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644,
+                                 &file->mapped_bytes_, &is_pmem);
   if (base == nullptr) {
     const int error = errno;
     if (error != EEXIST) ::unlink(path.c_str());
@@ -100,24 +101,24 @@ Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, cons
 }
 
 PmemFile::~PmemFile() {
-  if (base_ != nullptr) pmem_unmap(base_, mapped_bytes_);
+  if (base_ != nullptr) libpmem_->unmap(base_, mapped_bytes_);
 }
 
 void PmemFile::Copy(uint8_t* to, const void* from, size_t bytes) const {
   if (is_pmem_) {
-    pmem_memcpy_nodrain(to, from, bytes);
+    libpmem_->memcpy_nodrain(to, from, bytes);
   } else {
     std::memcpy(to, from, bytes);
   }
 }
 
 void PmemFile::Drain() const {
-  if (is_pmem_) pmem_drain();
+  if (is_pmem_) libpmem_->drain();
 }
 
 Status PmemFile::Sync() {
   if (is_pmem_) return OkStatus();
-  if (pmem_msync(base_, mapped_bytes_) == 0) return OkStatus();
+  if (libpmem_->msync(base_, mapped_bytes_) == 0) return OkStatus();
   return PosixError("msync", path_, errno);
 }
 

@@ -26,6 +26,8 @@
 
 namespace multitier {
 
+struct Libpmem;
+
 class PmemFile {
  public:
   static constexpr size_t kSlotHeaderBytes = 32;
@@ -55,7 +57,7 @@ class PmemFile {
   size_t bytes() const { return mapped_bytes_; }
 
  private:
-  PmemFile() = default;
+  explicit PmemFile(const Libpmem* libpmem) : libpmem_(libpmem) {}
 
   uint64_t Offset(uint32_t slot) const { return header_bytes_ + static_cast<uint64_t>(slot) * stride_; }
   uint8_t* SlotAddress(uint32_t slot) const { return base_ + Offset(slot); }
@@ -63,6 +65,7 @@ class PmemFile {
   uint32_t Checksum(uint32_t slot, const uint8_t* header, const uint8_t* row_data, size_t row_bytes) const;
   void Copy(uint8_t* to, const void* from, size_t bytes) const;
 
+  const Libpmem* const libpmem_;
   std::string path_;
   uint8_t* base_ = nullptr;
   size_t mapped_bytes_ = 0;

@@ -1,7 +1,6 @@
 #include "cc/tier/pmem/pmem_row_memory.h"
 
 #include <errno.h>
-#include <libpmem.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "cc/env/env.h"
 #include "cc/env/posix_error.h"
+#include "cc/tier/pmem/libpmem.h"
 
 namespace multitier {
 namespace {
@@ -17,22 +17,24 @@ constexpr size_t kMostSlabBytes = size_t{1} << 30;
 
 }  // namespace
 
-PmemRowMemory::PmemRowMemory(const std::string& directory) : directory_(directory), pid_(::getpid()) {}
+PmemRowMemory::PmemRowMemory(const Libpmem* libpmem, const std::string& directory)
+    : libpmem_(libpmem), directory_(directory), pid_(::getpid()) {}
 
 Result<std::unique_ptr<PmemRowMemory>> PmemRowMemory::Open(const std::string& directory) {
+  MT_ASSIGN_OR_RETURN(const Libpmem* libpmem, Libpmem::Load());
   Env* env = Env::Posix();
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(directory));
   for (const std::string& name : names) {
     const bool ours = name.rfind("slab-", 0) == 0 && name.size() > 5 && name.substr(name.size() - 5) == ".pmem";
     if (ours) MT_RETURN_IF_ERROR(env->DeleteFile(StrCat(directory, "/", name)));
   }
-  return std::unique_ptr<PmemRowMemory>(new PmemRowMemory(directory));
+  return std::unique_ptr<PmemRowMemory>(new PmemRowMemory(libpmem, directory));
 }
 
 PmemRowMemory::~PmemRowMemory() {
   if (::getpid() != pid_) return;
   for (const File& file : files_) {
-    pmem_unmap(file.base, file.bytes);
+    libpmem_->unmap(file.base, file.bytes);
     ::unlink(file.path.c_str());
   }
 }
@@ -44,7 +46,7 @@ Status PmemRowMemory::AddFile(size_t bytes) {
   do {  // skips names of existing files
     file.path = StrCat(directory_, "/slab-", ++named_, ".pmem");
     // Without PMEM_FILE_SPARSE it allocates the whole file.
-    base = pmem_map_file(file.path.c_str(), bytes, PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file.bytes, &is_pmem);
+    base = libpmem_->map_file(file.path.c_str(), bytes, PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file.bytes, &is_pmem);
   } while (base == nullptr && errno == EEXIST);
   if (base == nullptr) {
     const int error = errno;
@@ -101,7 +103,7 @@ void PmemRowMemory::Free(void* memory, size_t bytes) {
     file.used -= bytes;
     file.freed.push_back(Piece{at, bytes});
     if (file.used > 0) return;
-    pmem_unmap(file.base, file.bytes);
+    libpmem_->unmap(file.base, file.bytes);
     ::unlink(file.path.c_str());
     file_bytes_ -= file.bytes;
     files_.erase(files_.begin() + static_cast<long>(i));

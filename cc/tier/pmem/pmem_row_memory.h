@@ -26,6 +26,8 @@
 
 namespace multitier {
 
+struct Libpmem;
+
 class PmemRowMemory : public RowMemory {
  public:
   // The directory exists; slab-*.pmem files in it are removed.
@@ -52,10 +54,11 @@ class PmemRowMemory : public RowMemory {
     std::vector<Piece> freed;  // the pieces not in use; an Allocate of the same size uses one again
   };
 
-  explicit PmemRowMemory(const std::string& directory);
+  PmemRowMemory(const Libpmem* libpmem, const std::string& directory);
   Status AddFile(size_t bytes) MT_REQUIRES(mutex_);
   static void* Cut(File* file, size_t bytes);  // null: no room
 
+  const Libpmem* const libpmem_;
   const std::string directory_;
   const pid_t pid_;
   mutable Mutex mutex_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/env/env.h"
+#include "cc/tier/pmem/libpmem.h"
 
 namespace multitier {
 namespace {
@@ -30,6 +31,7 @@ std::string FileName(const std::string& directory, size_t number) {
 PmemTier::PmemTier(const PmemOptions& options) : options_(options), pid_(::getpid()) {}
 
 Result<std::unique_ptr<PmemTier>> PmemTier::Open(const PmemOptions& options) {
+  MT_RETURN_IF_ERROR(Libpmem::Load().status());
   Env* env = Env::Posix();
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(options.directory));
   for (const std::string& name : names) {
