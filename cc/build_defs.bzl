@@ -10,7 +10,7 @@
 
 Headers are included from the repository's root: #include "cc/base/status.h". Targets are private unless they say otherwise; the
 default of a library is //cc:__subpackages__ and //benchmarks:__subpackages__. Labels of system libraries: @system_libs//:leveldb,
-:snappy, :uring, :pmem.
+:uring.
 """
 
 # Of every translation unit that is ours. Flags that hold for all code, such as -ffp-contract=off, are in .bazelrc.
@@ -240,7 +240,10 @@ def mt_tf_op_library(name, deps, srcs = [], copts = [], visibility = None):
         linkshared = True,
         tags = _TF_TAGS + ["tf"],
         visibility = visibility or ["//visibility:public"],
-        deps = deps + ["@local_tensorflow//:framework"],
+        deps = deps + [
+            "//cc/base:condition_variable_wait",
+            "@local_tensorflow//:framework",
+        ],
     )
 
 def mt_pybind_module(name, hdrs = [], units = {}, deps = [], copts = [], visibility = None):
@@ -277,7 +280,10 @@ def mt_pybind_module(name, hdrs = [], units = {}, deps = [], copts = [], visibil
         linkshared = True,
         tags = ["tf"],
         visibility = visibility or ["//visibility:public"],
-        deps = [":" + library],
+        deps = [
+            ":" + library,
+            "//cc/base:condition_variable_wait",
+        ],
     )
 
 def mt_engine(name, deps):
@@ -289,6 +295,8 @@ def mt_engine(name, deps):
     """
     native.cc_binary(
         name = name,
+        additional_linker_inputs = ["//cc:python_module.lds"],
+        linkopts = ["-Wl,--version-script=$(location //cc:python_module.lds)"],
         linkshared = True,
         tags = ["manual"],
         visibility = ["//visibility:private"],

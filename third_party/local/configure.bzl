@@ -13,8 +13,8 @@ def _env(repository_ctx, name):
 _HEADER = """package(default_visibility = ["//visibility:public"])
 """
 
-# libtensorflow_framework.so.2 is linked by name and found at run time because `import tensorflow` loads it first; the rpath that
-# Bazel adds makes C++ tests run without that.
+# libtensorflow_framework.so.2 is found at run time because `import tensorflow` loads it first; the rpath makes C++ tests run without
+# that. As options it comes after the archives of @system_libs.
 _TENSORFLOW = _HEADER + """
 cc_library(
     name = "headers",
@@ -25,15 +25,17 @@ cc_library(
 
 cc_library(
     name = "framework",
-    srcs = ["{framework}"],
+    linkopts = [
+        "-L{directory}",
+        "-Wl,-rpath,{directory}",
+        "-l:{framework}",
+    ],
     deps = [":headers"],
 )
 """
 
 def _local_tensorflow_impl(repository_ctx):
-    library = _env(repository_ctx, "TF_MULTITIER_TF_LIBRARY")
     repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_TF_INCLUDE"), "include")
-    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_TF_LIBRARY_DIR") + "/" + library, library)
 
     # The version is part of the rule's inputs, so that another TensorFlow in the same place is fetched again.
     version = _env(repository_ctx, "TF_MULTITIER_TF_VERSION")
@@ -46,7 +48,8 @@ def _local_tensorflow_impl(repository_ctx):
     repository_ctx.file("VERSION", version + "\n")
     repository_ctx.file("BUILD", _TENSORFLOW.format(
         defines = repr(defines),
-        framework = library,
+        directory = _env(repository_ctx, "TF_MULTITIER_TF_LIBRARY_DIR"),
+        framework = _env(repository_ctx, "TF_MULTITIER_TF_LIBRARY"),
     ))
 
 local_tensorflow = repository_rule(
