@@ -7,7 +7,7 @@
   python3 configure.py test [args]     ... and check, and run all C++ and Python tests; args go to pytest. --tier=0: check alone;
                                        1: unit tests; 2: programs in processes of their own; 3: the jobs that args name
   python3 configure.py check [--fix]   ... and check formats, lint, types, locks, layers; --fix formats first
-  python3 configure.py wheel [args]    ... and pack a wheel in dist/ for each Python 3.10 to 3.13 that is found and each
+  python3 configure.py wheel [args]    ... and pack a wheel in dist/ for each Python 3.10 to 3.13 that is found, with the ops of
                                        TensorFlow 2.19 to 2.21; --python=3.12,/a/python3.11 --tensorflow=2.20: those alone
   python3 configure.py asan [args]     the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
@@ -155,8 +155,8 @@ def command_wheel(arguments):
             )
         named[option] += value.split(",")
     environment.configure()
-    for path, python, tensorflow in wheels.make_wheels(named["--python"], named["--tensorflow"]):
-        say("Python %s, TensorFlow %s: %s" % (python, tensorflow, os.path.relpath(path, ROOT)))
+    for path in wheels.make_wheels(named["--python"], named["--tensorflow"]):
+        say(os.path.relpath(path, ROOT))
 
 
 def command_asan(arguments):

@@ -61,7 +61,7 @@ def build_libraries(facts):
             _place(
                 os.path.join(_outputs(), library), os.path.join(PACKAGE, os.path.basename(library))
             )
-    write_build_info(PACKAGE, facts["TF_MULTITIER_TF_VERSION"])
+    write_build_info(PACKAGE, {facts["TF_MULTITIER_TF_VERSION"]: os.path.basename(_LIBRARIES[0])})
 
 
 def build_cuda_libraries():
@@ -103,15 +103,21 @@ def digest_of_sources(root=ROOT):
     return found.hexdigest()[:12]
 
 
-def write_build_info(package, tensorflow_version):
-    """Records in a package folder which TensorFlow its ops are for, which CUDA they have, and what they were built from."""
+def write_build_info(package, ops):
+    """Records in a package folder which TensorFlow its ops are for, which CUDA they have, and what they were built from.
+
+    ops: {version of TensorFlow: file}, the newest last.
+    """
     cuda = '"%s"' % cuda_version() if cuda_version() else "None"
+    minors = ", ".join(
+        '"%s": "%s"' % (".".join(version.split(".")[:2]), name) for version, name in ops.items()
+    )
     write_if_changed(
         os.path.join(package, "_build_info.py"),
-        '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n\n'
+        '"""Written by configure.py."""\n\n# The ops by the minor version of TensorFlow that they were built against.\nOPS = {%s}\n\n'
         "# The CUDA that they were built with; None: types with HBM are refused.\nCUDA_VERSION = %s\n\n"
         '# The digest of the sources: processes that train together have the same.\nSOURCES = "%s"\n'
-        % (tensorflow_version, cuda, digest_of_sources()),
+        % (minors, cuda, digest_of_sources()),
     )
 
 

@@ -1,13 +1,13 @@
-"""Wheels for the Pythons and TensorFlows that people have: one for each pair.
+"""Wheels that package indexes take: one for each Python, with the ops of all TensorFlows.
 
-A wheel has two libraries: _engine.so, which depends on the minor version of Python, and _tf_multitier_ops.so, which depends on
-that of TensorFlow. For each pair:
+A wheel has _engine.so, which depends on the minor version of Python, and an op library for each minor version of TensorFlow, of
+which `import tf_multitier` loads one. They need the C and C++ libraries of the system and TensorFlow's, and no others.
 
-  1. an environment of its own gets TensorFlow from PyPI;
-  2. the ops are built against it, once for each TensorFlow, and the engine once for each Python;
-  3. the wheel is packed, and auditwheel adds the libraries that ours link, except TensorFlow's;
-  4. the wheel is installed with its extras in environments that cannot see the sources, and programs run there: those of the
-     README, an example, and a program that was written for DeepRec.
+  1. each TensorFlow is installed from PyPI in an environment of its own, and the ops are built against it;
+  2. for each Python the engine is built and the wheel is packed; auditwheel names the oldest system that it runs on;
+  3. twine checks what an index would refuse;
+  4. with each TensorFlow the wheel is installed with its extras in environments that cannot see the sources, and programs run
+     there: those of the README, an example, and a program that was written for DeepRec.
 """
 
 import glob
@@ -33,33 +33,42 @@ _PYTHONS_INSTALLED = [
     "~/.local/share/uv/python/cpython-%s.*/bin/python3",
 ]
 
+# Whose licences a wheel has, too: packages whose archives are linked into the libraries.
+_LINKED = ["libleveldb-dev", "libsnappy-dev", "liburing-dev"]
+
+_TWINE = "twine==6.2.0"
+
 # What a program of the README prints.
 _README_PRINTS = "[2 1 0]"
 
 
 def make_wheels(named_pythons, named_tensorflows):
-    """Makes the wheels of all pairs, or of those named. Returns [(path in dist/, python "3.11", tensorflow "2.20")]."""
+    """Makes the wheels of all Pythons with the ops of all TensorFlows, or of those named. Returns their paths in dist/."""
     pythons = find_pythons(named_pythons)
-    made, engines = [], {}
+    tensorflows = _chosen(named_tensorflows)
+    made = []
     work = tempfile.mkdtemp(prefix="tf_multitier_wheel_")
     try:
-        for minor, release, supported in _chosen(named_tensorflows):
-            ops = None
-            for version in _in_order(set(pythons) & set(supported)):
-                name = "%d.%d" % version
-                say("Python %s, TensorFlow %s" % (name, release))
+        ops = _build_all_ops(pythons, tensorflows, work)
+        for version in _in_order(set(pythons)):
+            its = [entry for entry in tensorflows if version in entry[2]]
+            if not its:
+                continue
+            say("Python %d.%d" % version)
+            engine = _build_engine(pythons[version], "%d.%d" % version, work)
+            wheel = _pack(
+                engine, {entry[1]: ops[entry[1]] for entry in its}, "cp%d%d" % version, work
+            )
+            for minor, release, _ in its:
                 pair = os.path.join(work, "pair")
                 os.makedirs(pair)
                 python = _make_environment(pythons[version], release, pair)
-                ops = ops or _build_ops(python, release, work)
-                if version not in engines:
-                    engines[version] = _build_engine(pythons[version], name, work)
-                wheel = _pack(engines[version], ops, release, "cp%d%d" % version, pair)
                 _try(wheel, python, minor, pair)
-                _try_deeprec(wheel, pythons[version], pair)
-                os.makedirs(os.path.join(ROOT, "dist"), exist_ok=True)
-                made.append((shutil.copy(wheel, os.path.join(ROOT, "dist")), name, minor))
+                _try_deeprec(wheel, pythons[version], minor, pair)
                 shutil.rmtree(pair)
+            os.makedirs(os.path.join(ROOT, "dist"), exist_ok=True)
+            made.append(shutil.copy(wheel, os.path.join(ROOT, "dist")))
+        _check_with_twine(made, work)
     finally:
         shutil.rmtree(work)
     return made
@@ -134,13 +143,29 @@ def _make_environment(facts, release, pair):
     return python
 
 
-def _build_ops(python, release, work):
-    """Builds the op library against the TensorFlow of an environment. Returns its path."""
-    facts = dict(environment.probe_tensorflow(python))
-    path = os.path.join(work, "ops-%s.so" % release)
-    with step("ops for TensorFlow " + release):
-        bazel.build_one("cc/tensorflow/_tf_multitier_ops.so", path, facts)
-    return path
+def _build_all_ops(pythons, tensorflows, work):
+    """Builds the op libraries, each against its TensorFlow in an environment. Returns {release: path}."""
+    ops = {}
+    for minor, release, supported in tensorflows:
+        usable = _in_order(set(pythons) & set(supported))
+        if not usable:
+            raise Failure(
+                "TensorFlow %s: expected a Python of %s, found %s"
+                % (release, _names(supported), _names(pythons))
+            )
+        pair = os.path.join(work, "pair")
+        os.makedirs(pair)
+        python = _make_environment(pythons[usable[0]], release, pair)
+        facts = dict(environment.probe_tensorflow(python))
+        ops[release] = os.path.join(work, "_tf_multitier_ops_%s.so" % minor.replace(".", "_"))
+        with step("ops for TensorFlow " + release):
+            bazel.build_one("cc/tensorflow/_tf_multitier_ops.so", ops[release], facts)
+        shutil.rmtree(pair)
+    return ops
+
+
+def _names(versions):
+    return ", ".join("%d.%d" % version for version in sorted(versions))
 
 
 def _build_engine(facts, version, work):
@@ -153,9 +178,10 @@ def _build_engine(facts, version, work):
     return path
 
 
-def _pack(engine, ops, release, tag, pair):
-    """A portable wheel of the package with these libraries, from a copy, so that the checkout stays clean."""
-    sources, raw, repaired = (os.path.join(pair, name) for name in ("sources", "raw", "repaired"))
+def _pack(engine, ops, tag, work):
+    """A portable wheel of the package with these libraries, from a copy, so that the checkout stays clean. ops: {release: path}."""
+    place = os.path.join(work, tag)
+    sources, raw, repaired = (os.path.join(place, name) for name in ("sources", "raw", "repaired"))
     package = os.path.join(sources, "tf_multitier")
     left_out = shutil.ignore_patterns("__pycache__", "*.tmp", "*.so", "_build_info.py")
     with step("wheel"):
@@ -163,8 +189,14 @@ def _pack(engine, ops, release, tag, pair):
         for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(os.path.join(ROOT, name), sources)
         shutil.copy(engine, os.path.join(package, "_engine.so"))
-        shutil.copy(ops, os.path.join(package, "_tf_multitier_ops.so"))
-        bazel.write_build_info(package, release)
+        for path in ops.values():
+            shutil.copy(path, package)
+        bazel.write_build_info(package, {r: os.path.basename(path) for r, path in ops.items()})
+        for name in _LINKED:
+            licence = os.path.join("/usr/share/doc", name, "copyright")
+            if not os.path.exists(licence):
+                raise Failure("the licence of %s is not at %s" % (name, licence))
+            shutil.copy(licence, os.path.join(sources, "LICENSE." + name))
         pip = [
             environment.VENV_PYTHON,
             "-m",
@@ -209,12 +241,23 @@ def _try(wheel, python, minor, pair):
         _expect(example, r"(?s).*AUC", folder)
 
 
-def _try_deeprec(wheel, facts, pair):
+def _check_with_twine(paths, work):
+    """Failure if an index would refuse a wheel."""
+    with step("twine check"):
+        python = _new_environment(
+            machine.python_facts(environment.VENV_PYTHON), os.path.join(work, "twine")
+        )
+        logged(environment.pip_install(python) + [_TWINE], "pip could not install " + _TWINE)
+        logged([python, "-m", "twine", "check", "--strict"] + paths, "twine refuses a wheel")
+
+
+def _try_deeprec(wheel, facts, minor, pair):
     """Installs the wheel with the extra `deeprec` in another environment, and runs a model as DeepRec's zoo has it."""
     folder = _copy(os.path.join("tests", "deeprec", "zoo"), pair)
     with step("installed, a DeepRec program runs"):
         python = _new_environment(facts, os.path.join(pair, "deeprec_environment"))
-        _install(python, wheel, "tensorflow,deeprec", folder)
+        same = ["tensorflow==%s.*" % minor, "tf_keras==%s.*" % minor]
+        _install(python, wheel, "tensorflow,deeprec", folder, same)
         _expect([python, "data.py", "criteo", "data", "--count", "1280"], "", folder)
         model = [python, "-m", "tf_multitier.deeprec", "wide_and_deep.py", "--ev", "True"]
         model += ["--data_location", "data", "--output_dir", "results", "--steps", "20"]
@@ -230,8 +273,8 @@ def _copy(folder, pair):
     )
 
 
-def _install(python, wheel, extras, folder):
-    install = environment.pip_install(python) + ["%s[%s]" % (wheel, extras)]
+def _install(python, wheel, extras, folder, more=()):
+    install = environment.pip_install(python) + ["%s[%s]" % (wheel, extras), *more]
     logged(install, "the wheel could not be installed in a new environment", cwd=folder)
 
 

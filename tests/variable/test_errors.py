@@ -380,12 +380,14 @@ def test_expiry_by_steps_needs_a_global_step(graph):
 def test_another_minor_version_of_tensorflow_is_refused_in_one_sentence():
     from tf_multitier._src.tensorflow import library
 
-    library.check_tensorflow_version("2.21.3", "2.21.0")
+    built = {"2.20": "for_2_20.so", "2.21": "for_2_21.so"}
+    assert library.library_for("2.20.3rc1", built) == "for_2_20.so"
     with refused(
         ImportError,
-        r"built for TensorFlow 2\.20 and cannot be used with the installed TensorFlow 2\.21\.0",
+        r"built for TensorFlow 2\.20, 2\.21 and cannot be used with the installed TensorFlow 2\.2\.0: "
+        r"install tensorflow==2\.21\.\*",
     ):
-        library.check_tensorflow_version("2.21.0", "2.20.1")
+        library.library_for("2.2.0", built)
 
 
 @pytest.mark.skipif(

@@ -1,9 +1,8 @@
-"""Loads the op library and checks that it was built for the installed TensorFlow."""
+"""Loads the op library that was built for the installed TensorFlow: a checkout has one, a wheel one for each minor version."""
 
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import types
 import typing
@@ -13,54 +12,47 @@ import tensorflow as tf
 
 from tf_multitier import _version
 
-_LIBRARY = "_tf_multitier_ops.so"
-
 
 def minor_version(version):
     """ "2.21.0rc1" -> "2.21"."""
     return ".".join(version.split(".")[:2])
 
 
-def check_tensorflow_version(installed, built_for):
-    """ImportError if the minor versions differ. The message names both."""
-    if minor_version(installed) != minor_version(built_for):
+def library_for(installed, built):
+    """The file of the ops. ImportError, which names both, if none is for the minor version of the installed TensorFlow.
+
+    built: {minor version: file}.
+    """
+    minor = minor_version(installed)
+    if minor not in built:
         raise ImportError(
-            f"tf_multitier was built for TensorFlow {minor_version(built_for)} and cannot be used with the "
-            f"installed TensorFlow {installed}: install tensorflow=={minor_version(built_for)}.* or build "
-            "tf_multitier again."
+            f"tf_multitier was built for TensorFlow {', '.join(built)} and cannot be used with the installed TensorFlow {installed}: "
+            f"install tensorflow=={list(built)[-1]}.* or build tf_multitier again."
         )
+    return built[minor]
 
 
 def get_library_path() -> str:
     """The path of the shared library with the ops. `tf.load_op_library` and C++ programs load it: examples/serving."""
-    return str(pathlib.Path(__file__).absolute().parents[2] / _LIBRARY)
-
-
-def _build_info_or_none():
-    try:
-        from tf_multitier import _build_info
-    except ImportError:
-        return None
-    return _build_info
+    return str(
+        pathlib.Path(__file__).absolute().parents[2]
+        / library_for(tf.__version__, _build_info().OPS)
+    )
 
 
 def build() -> str:
     """The version of the package, with a digest of the sources that it was built from."""
-    sources = getattr(_build_info_or_none(), "SOURCES", "unknown")
-    return f"{_version.VERSION} (sources {sources})"
+    return f"{_version.VERSION} (sources {_build_info().SOURCES})"
 
 
-def _load():
-    _build_info = _build_info_or_none()
-    if _build_info is not None:
-        check_tensorflow_version(tf.__version__, _build_info.TF_VERSION)
-    path = get_library_path()
-    if not os.path.exists(path):
+def _build_info():
+    try:
+        from tf_multitier import _build_info as info
+    except ImportError:
         raise ImportError(
-            f"tf_multitier is not built: {_LIBRARY} is missing; run `python3 configure.py run` in the "
-            "repository, or install the wheel."
-        )
-    return tf.load_op_library(path)
+            "tf_multitier is not built: run `python3 configure.py run` in the repository, or install the wheel."
+        ) from None
+    return info
 
 
 class _Ops:
@@ -100,4 +92,4 @@ class _Ops:
 
 
 # ops.multitier_lookup(...), ...
-ops = _Ops(_load())
+ops = _Ops(tf.load_op_library(get_library_path()))
