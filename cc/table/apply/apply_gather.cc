@@ -15,14 +15,15 @@ namespace multitier {
 namespace {
 
 constexpr uint32_t kGroup = 32;
+constexpr size_t kHoldKeys = 512;  // a small batch: it holds the locks of all shards no longer than a large one holds one
 
 }  // namespace
 
 Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   keys_ = keys;
-  batch_->SortByShard(keys.keys, base_.shards.log2(), keys.distinct);
+  const bool holds = keys.may_hold && keys.keys.size() <= kHoldKeys && base_.tiers.count() == 0 && !refuses();
+  batch_->SortByShard(keys.keys, holds ? 0 : base_.shards.log2(), keys.distinct);
   batch_->PrepareDedup();
-  const int shards = static_cast<int>(base_.shards.size());
   rows_.resize(batch_->num_keys());
   slots_.assign(batch_->num_keys(), kNoLocation);
   states_.assign(batch_->num_keys(), State::kNothing);
@@ -33,20 +34,21 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   }
   refused_.assign(base_.shards.size(), 0);
   if (refuses()) MT_RETURN_IF_ERROR(FindColdestBelow());
+  if (holds) held_ = base_.shards.LockAll();
   // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested. Undo takes them out
   // again, except from a counter that is saturated, which stays so.
   const bool counts_first = base_.bloom != nullptr && !keys.admits_all;
   if (counts_first) {
-    ParallelFor(executor, shards, [&](int s) {
-      batch_->Dedup(s);
-      CountInFilter(s, /*add=*/true);
+    ParallelFor(executor, parts(), [&](int p) {
+      batch_->Dedup(p);
+      CountInFilter(p, /*add=*/true);
     });
   }
-  std::vector<Status> statuses(base_.shards.size());
-  ParallelFor(executor, shards, [&](int s) {
+  std::vector<Status> statuses(static_cast<size_t>(parts()));
+  ParallelFor(executor, parts(), [&](int p) {
     const ScopedIeeeArithmetic ieee;
-    if (!counts_first) batch_->Dedup(s);
-    statuses[s] = GatherShard(s);
+    if (!counts_first) batch_->Dedup(p);
+    statuses[static_cast<size_t>(p)] = GatherPart(p);
   });
   Status status;
   for (Status& s : statuses) {
@@ -54,51 +56,55 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   }
   if (status.ok() && base_.tiers.count() > 0) status = GatherBelow();
   if (status.ok()) return status;
-  for (int s = 0; s < shards; ++s) {
-    UndoShard(s);
-    if (counts_first) CountInFilter(s, /*add=*/false);
+  for (int p = 0; p < parts(); ++p) {
+    UndoPart(p);
+    if (counts_first) CountInFilter(p, /*add=*/false);
   }
+  held_.clear();
   return status;
 }
 
 void ApplyOperation::Abandon() {
-  for (int s = 0; s < static_cast<int>(base_.shards.size()); ++s) UndoShard(s);
+  for (int p = 0; p < parts(); ++p) UndoPart(p);
 }
 
-void ApplyOperation::CountInFilter(int s, bool add) {
-  for (uint32_t e = batch_->begin(s); e < batch_->end(s); ++e) {
+void ApplyOperation::CountInFilter(int part, bool add) {
+  for (uint32_t e = batch_->begin(part); e < batch_->end(part); ++e) {
     const int64_t n = Occurrences(e);
     add ? base_.bloom->Add(batch_->key(e), n) : base_.bloom->Subtract(batch_->key(e), n);
   }
 }
 
-Status ApplyOperation::GatherShard(int s) {
-  const KeyBatch& batch = *batch_;
-  const uint32_t begin = batch.begin(s), end = batch.end(s);
+Status ApplyOperation::GatherPart(int part) {
+  const uint32_t begin = batch_->begin(part), end = batch_->end(part);
   if (begin == end) return OkStatus();
+  return WithLocks(part, [&](auto lock_of, auto rows_of) { return GatherEntries(begin, end, lock_of, rows_of); });
+}
+
+template <typename LockOf, typename RowsOf>
+Status ApplyOperation::GatherEntries(uint32_t begin, uint32_t end, LockOf lock_of, RowsOf rows_of) {
+  const KeyBatch& batch = *batch_;
   std::vector<uint32_t> absent;
-  Shard::Locked lock(base_.shards[s]);
-  ShardRows& shard = *lock;
   RowHeader* rows[2][kGroup];
   uint32_t slots[2][kGroup];
   auto place_of = [&](uint32_t e) {
     if (keys_.places.empty()) return EmbeddingTable::kNoPlace;
     const uint32_t place = keys_.places[batch.first_position(e)];
-    return place < shard.row_slots() ? place : EmbeddingTable::kNoPlace;  // the table may be another one since
+    return place < rows_of(e).row_slots() ? place : EmbeddingTable::kNoPlace;  // the table may be another one since
   };
   auto fetch_buckets = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      if (place_of(e) == EmbeddingTable::kNoPlace) shard.Prefetch(batch.hash(e));
+      if (place_of(e) == EmbeddingTable::kNoPlace) rows_of(e).Prefetch(batch.hash(e));
     }
   };
   auto locate = [&](uint32_t e) {
     const uint32_t place = place_of(e);
-    return place != EmbeddingTable::kNoPlace ? place : shard.FindHomeRow(batch.hash(e));
+    return place != EmbeddingTable::kNoPlace ? place : rows_of(e).FindHomeRow(batch.hash(e));
   };
   auto fetch_rows = [&](uint32_t from, int to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t location = locate(e);
-      RowHeader* const row = location == ShardIndex::kNone ? nullptr : shard.row(location);
+      RowHeader* const row = location == ShardIndex::kNone ? nullptr : rows_of(e).row(location);
       rows[to][e - from] = row;
       slots[to][e - from] = location;
       if (row != nullptr) PrefetchLine<PrefetchTo::kSecondLevel>(row);
@@ -116,31 +122,39 @@ Status ApplyOperation::GatherShard(int s) {
       RowHeader* row = rows[current][e - from];
       uint32_t slot = slots[current][e - from];
       if (row == nullptr || row->key != batch.key(e) || row->has(kRowFree)) {
-        const Found found = shard.Find(batch.key(e), batch.hash(e));
+        const Found found = rows_of(e).Find(batch.key(e), batch.hash(e));
         row = found.row;
         slot = found.slot;
         if (found.maybe_below) {
-          below_[s].push_back(e);
+          below_[static_cast<size_t>(ShardOf(e))].push_back(e);
           continue;
         }
         if (row == nullptr) {
           if (found.counted == nullptr) {
             absent.push_back(e);
           } else {
-            MT_RETURN_IF_ERROR(GatherCounted(lock, s, e, found));
+            MT_RETURN_IF_ERROR(GatherCounted(lock_of(e), ShardOf(e), e, found));
           }
           continue;
         }
       }
-      shard.Pin(row);
+      rows_of(e).Pin(row);
       rows_[e] = row;
       slots_[e] = slot;
       states_[e] = State::kRow;
       ++hits;
     }
   }
-  shard.counters.hits_dram += hits;
-  return GatherAbsent(lock, s, absent);
+  rows_of(begin).counters.hits_dram += hits;
+  while (!absent.empty()) {  // those of one shard at a time
+    const int s = ShardOf(absent.front());
+    const auto others = std::stable_partition(absent.begin(), absent.end(), [&](uint32_t e) { return ShardOf(e) == s; });
+    const std::vector<uint32_t> rest(others, absent.end());
+    absent.erase(others, absent.end());
+    MT_RETURN_IF_ERROR(GatherAbsent(lock_of(absent.front()), s, absent));
+    absent = rest;
+  }
+  return OkStatus();
 }
 
 Status ApplyOperation::CheckTable(uint32_t entry) const {
@@ -311,21 +325,22 @@ Status ApplyOperation::GatherBelow() {
   return reader_.Read(&wanted, &visitor);
 }
 
-void ApplyOperation::UndoShard(int s) {
+void ApplyOperation::UndoPart(int part) {
   const KeyBatch& batch = *batch_;
-  Shard::Locked lock(base_.shards[s]);
-  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
-    switch (states_[e]) {
-      case State::kNothing:
-        break;
-      case State::kRow:
-        lock->Unpin(rows_[e]);
-        break;
-      case State::kCountedKey:
-        lock->UnpinCounted(batch.key(e), batch.hash(e));
-        break;
+  WithLocks(part, [&](auto, auto rows_of) {
+    for (uint32_t e = batch.begin(part); e < batch.end(part); ++e) {
+      switch (states_[e]) {
+        case State::kNothing:
+          break;
+        case State::kRow:
+          rows_of(e).Unpin(rows_[e]);
+          break;
+        case State::kCountedKey:
+          rows_of(e).UnpinCounted(batch.key(e), batch.hash(e));
+          break;
+      }
     }
-  }
+  });
 }
 
 }  // namespace multitier

@@ -12,7 +12,8 @@
 //
 // Owns the batch, the state and row of each entry, and the pins between Gather and Update. Its callers are Apply, Import,
 // PutBack and Upsert, from inside the gate; they hold no shard's lock. One thread calls it; it spreads the shards over the
-// executor itself, and takes each shard's lock once a step.
+// executor itself, and takes each shard's lock once a step. A small batch of Apply is too short to be cut by shard: it holds
+// the locks of all shards from Gather to the end of Update.
 
 #ifndef CC_TABLE_APPLY_APPLY_OPERATION_H_
 #define CC_TABLE_APPLY_APPLY_OPERATION_H_
@@ -40,6 +41,7 @@ class ApplyOperation {
     Span<const uint16_t> tables;  // [n] see ApplyRequest; or empty
     bool distinct = false;        // the keys are distinct
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
+    bool may_hold = false;        // the locks of all shards, until Update has ended
     int64_t version = -1;         // that Update will set: a newcomer's score
     // Where the caller has counted the accesses: the number of the first one, and how many later each key comes. 0: they are
     // counted here, one for each position.
@@ -82,9 +84,27 @@ class ApplyOperation {
   // InvalidArgument if a row of the entry cannot be made because its table is not known.
   Status CheckTable(uint32_t entry) const;
 
+  // The keys of the batch in parts: those of one shard, or all of them where it holds the locks of all shards.
+  int parts() const { return held_.empty() ? static_cast<int>(base_.shards.size()) : 1; }
+  int ShardOf(uint32_t entry) const { return base_.shards.index(batch_->hash(entry)); }
+  // Calls visit(lock_of, rows_of): lock_of(entry) is the lock of the entry's shard, rows_of(entry) its rows.
+  template <typename Visit>
+  auto WithLocks(int part, Visit visit) {
+    if (!held_.empty()) {
+      Shard::Locked* const locks = held_.data();
+      return visit([this, locks](uint32_t entry) -> Shard::Locked& { return locks[ShardOf(entry)]; },
+                   [this, locks](uint32_t entry) -> ShardRows& { return *locks[ShardOf(entry)]; });
+    }
+    Shard::Locked lock(base_.shards[static_cast<size_t>(part)]);
+    ShardRows* const rows = &*lock;
+    return visit([&lock](uint32_t) -> Shard::Locked& { return lock; }, [rows](uint32_t) -> ShardRows& { return *rows; });
+  }
+
   // --- Gather: apply_gather.cc
-  void CountInFilter(int shard, bool add);
-  Status GatherShard(int shard);
+  void CountInFilter(int part, bool add);
+  Status GatherPart(int part);
+  template <typename LockOf, typename RowsOf>
+  Status GatherEntries(uint32_t begin, uint32_t end, LockOf lock_of, RowsOf rows_of);
   // The steps of gather for one key of each sort.
   Status GatherCounted(Shard::Locked& lock, int shard, uint32_t entry, const Found& found);
   Status GatherAbsent(Shard::Locked& lock, int shard, const std::vector<uint32_t>& absent);
@@ -110,7 +130,7 @@ class ApplyOperation {
   // are refused.
   Status TakeRoom(Shard::Locked& lock, size_t n, size_t* taken);
   Status NoRoom(const std::string& where, uint64_t rows, uint64_t most, size_t n) const;
-  void UndoShard(int shard);
+  void UndoPart(int part);
 
   // --- Update: apply_update.cc
   struct UpdateArguments {
@@ -120,7 +140,10 @@ class ApplyOperation {
     int64_t step;
     const CatchUp* catch_up;  // null: the rule does not catch up
   };
-  void UpdateShard(const UpdateArguments& update, int shard);
+  void UpdatePart(const UpdateArguments& update, int part);
+  template <typename LockOf, typename RowsOf>
+  void UpdateEntries(const UpdateArguments& update, uint32_t begin, uint32_t end, LockOf lock_of, RowsOf rows_of,
+                     FreedRecords* freed);
   void CountKey(Shard::Locked& lock, uint32_t entry, int64_t version);
 
   TableBase& base_;
@@ -128,7 +151,8 @@ class ApplyOperation {
   TierReader& reader_;
   BorrowedKeyBatch batch_;
   Keys keys_;
-  Status no_room_;  // the sticky error: no row may be created or promoted
+  std::vector<Shard::Locked> held_;  // of all shards; empty where each part takes the lock of its shard
+  Status no_room_;                   // the sticky error: no row may be created or promoted
   uint64_t stamp_ = 0;
   std::vector<RowHeader*> rows_;              // [entries] of kRow
   std::vector<uint32_t> slots_;               // [entries] of rows_; kNoLocation where Gather did not learn it

@@ -31,10 +31,11 @@ void ApplyOperation::Update(const ApplyRequest& request, const std::vector<uint3
   std::optional<CatchUp> catch_up;
   if (CatchesUp(*request.rule)) catch_up.emplace(request.hyper, version);
   const UpdateArguments update{request, slot_offsets, version, step, catch_up.has_value() ? &*catch_up : nullptr};
-  ParallelFor(executor, static_cast<int>(base_.shards.size()), [&](int s) {
+  ParallelFor(executor, parts(), [&](int p) {
     const ScopedIeeeArithmetic ieee;
-    UpdateShard(update, s);
+    UpdatePart(update, p);
   });
+  held_.clear();
 }
 
 void ApplyOperation::CountKey(Shard::Locked& lock, uint32_t entry, int64_t version) {
@@ -49,31 +50,38 @@ void ApplyOperation::CountKey(Shard::Locked& lock, uint32_t entry, int64_t versi
   lock->UnpinCounted(batch.key(entry), batch.hash(entry));
 }
 
-void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
+void ApplyOperation::UpdatePart(const UpdateArguments& update, int part) {
+  const uint32_t begin = batch_->begin(part), end = batch_->end(part);
+  if (begin == end) return;
+  FreedRecords freed;
+  WithLocks(part, [&](auto lock_of, auto rows_of) {
+    UpdateEntries(update, begin, end, lock_of, rows_of, &freed);
+    rows_of(begin).counters.refused += held_.empty() ? refused_[static_cast<size_t>(part)] : refused();
+  });
+  base_.tiers.Free(&freed);
+}
+
+template <typename LockOf, typename RowsOf>
+void ApplyOperation::UpdateEntries(const UpdateArguments& update, uint32_t begin, uint32_t end, LockOf lock_of, RowsOf rows_of,
+                                   FreedRecords* freed) {
   const ApplyRequest& request = update.request;
   const KeyBatch& batch = *batch_;
-  const uint32_t begin = batch.begin(s), end = batch.end(s);
-  if (begin == end) return;
   const size_t dim = static_cast<size_t>(base_.options.dim);
-  FreedRecords freed;
-  std::vector<float> sums(kGroup * dim);
+  std::vector<float> sums(keys_.distinct ? 0 : kGroup * dim);
   const float* grads[kGroup];
   uint8_t* data[kGroup];
   uint32_t entries[kGroup];
   int64_t keys[kGroup];  // of stochastic rounding
   int64_t versions[kGroup];
 
-  Shard::Locked lock(base_.shards[s]);
-  ShardRows& shard = *lock;
-  const size_t row_bytes = std::min(sizeof(RowHeader) + shard.layout()->row_bytes(), kRowBytesAhead);
+  const size_t row_bytes = std::min(sizeof(RowHeader) + rows_of(begin).layout()->row_bytes(), kRowBytesAhead);
   const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
-  const bool notes_changes = shard.notes_changes();
   const bool has_tables = base_.absent.have_tables();
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] != State::kRow) continue;
       PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
-      if (notes_changes) shard.PrefetchChange(batch.hash(e), slots_[e]);
+      if (rows_of(e).notes_changes()) rows_of(e).PrefetchChange(batch.hash(e), slots_[e]);
       uint32_t position = batch.first_position(e);
       for (int n = 0; n < kOccurrencesAhead && position != KeyBatch::kEnd; ++n, position = batch.next(position)) {
         PrefetchBytes(request.grads + position * dim, gradient_bytes);
@@ -90,7 +98,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] == State::kNothing) continue;
       if (states_[e] == State::kCountedKey) {
-        CountKey(lock, e, update.version);
+        CountKey(lock_of(e), e, update.version);
         continue;
       }
       uint32_t position = batch.first_position(e);
@@ -105,7 +113,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
         grad = sum;
       }
       grads[n] = grad;
-      data[n] = shard.BeginChange(rows_[e], batch.hash(e), slots_[e]);
+      data[n] = rows_of(e).BeginChange(rows_[e], batch.hash(e), slots_[e]);
       keys[n] = batch.key(e);
       versions[n] = rows_[e]->version;
       if (has_tables && rows_[e]->has(kRowUncommitted)) {  // here, as a removal may have made it so since Gather
@@ -130,6 +138,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
     }
     for (size_t i = 0; i < n; ++i) {
       RowHeader* row = rows_[entries[i]];
+      ShardRows& shard = rows_of(entries[i]);
       const int64_t occurrences = Occurrences(entries[i]);
       if (base_.bloom != nullptr && row->has(kRowUncommitted)) {  // starts from the filter's count, which includes this batch
         const int64_t counted = std::min<int64_t>(base_.bloom->Estimate(row->key), 0xffffffff);
@@ -138,14 +147,11 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       shard.Commit(row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = by_time ? std::max(row->version, update.version) : update.version;
-      shard.FinishChange(row, Touched(entries[i]), batch.num_keys(), &freed);
+      shard.FinishChange(row, Touched(entries[i]), batch.num_keys(), freed);
       if (gets_colder) shard.Reorder(row, batch.hash(entries[i]), stamp_);
     }
-    shard.counters.updates += static_cast<int64_t>(n);
+    rows_of(begin).counters.updates += static_cast<int64_t>(n);
   }
-  shard.counters.refused += refused_[static_cast<size_t>(s)];
-  lock.Unlock();
-  base_.tiers.Free(&freed);
 }
 
 }  // namespace multitier

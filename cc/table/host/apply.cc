@@ -101,6 +101,7 @@ Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   keys.places = request.places;
   keys.tables = request.tables;
   keys.distinct = request.distinct;
+  keys.may_hold = true;
   keys.version = base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 

@@ -10,7 +10,7 @@
 //   - TierStack::Relocate, on any thread of a tier
 //
 // Rules for a thread:
-//   - It holds at most one Locked, or the Shared of all shards, which ShardSet::ShareAll takes in order.
+//   - It holds at most one Locked, or the Locked or the Shared of all shards, which ShardSet takes in order.
 //   - It does no I/O while it holds a lock.
 //   - In the background, it releases the lock after a short piece of work.
 //   - A function with a parameter Shard::Locked& works under its caller's lock.

@@ -34,6 +34,13 @@ class ShardSet {
 
   int index(uint64_t hash) const { return log2_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_)); }
   Shard* of(uint64_t hash) const { return shards_[static_cast<size_t>(index(hash))].get(); }
+  // Every shard's lock, taken in order.
+  std::vector<Shard::Locked> LockAll() const {
+    std::vector<Shard::Locked> all;
+    all.reserve(shards_.size());
+    for (auto& shard : shards_) all.emplace_back(shard);
+    return all;
+  }
   // The shared side of every shard's lock, taken in order.
   std::vector<Shard::Shared> ShareAll() const {
     std::vector<Shard::Shared> all;

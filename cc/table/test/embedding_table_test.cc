@@ -302,17 +302,22 @@ TEST(EmbeddingTable, BoundedDramAloneRefusesWhatDoesNotFitAndChangesNothing) {
   EXPECT_EQ(table->TotalCount(), 8);
 }
 
-TEST(EmbeddingTable, EveryFailingAllocationLeavesTheTableAsItWas) {
+struct TrainedRows {
+  int64_t before, batch;
+};
+class FailingAllocation : public ::testing::TestWithParam<TrainedRows> {};
+
+TEST_P(FailingAllocation, LeavesTheTableAsItWas) {
   for (int n = 1;; ++n) {
     FaultEnv env(Env::Posix());
     TableOptions options = BasicOptions(16);
     options.env = &env;
     options.num_shards = 2;
     auto table = MakeTable(options);
-    MT_ASSERT_OK(Sgd(Range(0, 100), 1.0f, 16).Run(table.get()));
+    MT_ASSERT_OK(Sgd(Range(0, GetParam().before), 1.0f, 16).Run(table.get()));
     const auto before = table->Export(true);
     env.FailNth(FaultKind::kAny, n, ResourceExhaustedError("injected"));
-    const Status status = Sgd(Range(0, 60000), 1.0f, 16).Run(table.get());
+    const Status status = Sgd(Range(0, GetParam().batch), 1.0f, 16).Run(table.get());
     const bool fired = env.Disarm();
     if (!fired) {
       MT_EXPECT_OK(status);
@@ -325,10 +330,13 @@ TEST(EmbeddingTable, EveryFailingAllocationLeavesTheTableAsItWas) {
     const auto after = table->Export(true);
     ASSERT_TRUE(before.ok() && after.ok());
     ExpectSameRows(*before, *after);
-    MT_ASSERT_OK(Sgd(Range(0, 60000), 1.0f, 16).Run(table.get()));
-    EXPECT_EQ(table->TotalCount(), 60000);
+    MT_ASSERT_OK(Sgd(Range(0, GetParam().batch), 1.0f, 16).Run(table.get()));
+    EXPECT_EQ(table->TotalCount(), GetParam().batch);
   }
 }
+
+// A small batch holds the locks of all shards.
+INSTANTIATE_TEST_SUITE_P(Batches, FailingAllocation, ::testing::Values(TrainedRows{100, 60000}, TrainedRows{0, 500}));
 
 TEST(EmbeddingTable, FailedAddSlotsWidensNoShard) {
   ColumnSpec slot;
