@@ -54,7 +54,8 @@ CatchUp::CatchUp(Span<const float> hyper, int64_t step)
   if (!rates_.empty()) last_rate_ = rates_[rates_.size() - 1];
   if (sum.rest_of_4 > kExact) terms_ = kMostTerms;
   steps_ = sum.steps;
-  factors_.resize(steps_ * kMostTerms);
+  stride_ = (steps_ + kLanes - 1) / kLanes * kLanes;
+  factors_.resize(stride_ * kMostTerms);
   sums_.resize((steps_ + 1) * kMostTerms);
   const double q = std::sqrt(static_cast<double>(beta2));
   double sums[kMostTerms] = {}, power = 1, decay = 1;
@@ -63,7 +64,7 @@ CatchUp::CatchUp(Span<const float> hyper, int64_t step)
     decay *= q;
     double factor = power;
     for (size_t j = 0; j < kMostTerms; ++j) {
-      factors_[k * kMostTerms + j] = static_cast<float>(factor);
+      factors_[j * stride_ + k] = static_cast<float>(factor);
       sums_[(k + 1) * kMostTerms + j] = static_cast<float>(sums[j] += factor);
       factor *= 1 - decay;
     }

@@ -14,7 +14,7 @@
 //
 // alpha of each step is given as `rates`. Cost of a row: one square root, one division and a polynomial for each element, and
 // T. Where the rate of all missed steps is the last of `rates`, T is read from sums that are made once an update (a few
-// microseconds). Otherwise it is a sum of at most K products of eight numbers.
+// microseconds). Otherwise it is a dot product of at most K rates for each term.
 //
 // Immutable. Thread-safe.
 
@@ -67,18 +67,19 @@ class CatchUp {
 
  private:
   static constexpr int kDigits = 4, kBits = 6;  // of a number of steps below 2^24; the moments of more are 0
-  using Terms = float __attribute__((vector_size(kMostTerms * sizeof(float))));
+  static constexpr size_t kLanes = 8;
+  using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
   struct Powers {
     double of[kDigits][1 << kBits];  // base^(i * 64^digit)
   };
 
   static void SetPowers(double base, Powers* powers);
   MT_ALWAYS_INLINE static float Power(const Powers& powers, int64_t n);
-  // *sum += rate * terms
-  MT_ALWAYS_INLINE static void Add(float rate, const float* terms, Terms* sum) {
-    Terms its;
-    std::memcpy(&its, terms, sizeof(its));
-    *sum += rate * its;
+  // sums[j] += the products of n rates and factors of term j, from the k-th step. REQUIRES: n <= kLanes
+  MT_ALWAYS_INLINE void Add(const float* rates, size_t k, size_t n, Lanes* sums) const;
+  // The sum of the lanes, added pairwise.
+  MT_ALWAYS_INLINE static float Total(const Lanes& lanes) {
+    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
   }
 
   const Span<const float> rates_;
@@ -86,7 +87,8 @@ class CatchUp {
   float last_rate_ = 0.0f;
   int terms_ = 4;
   size_t steps_ = 0;            // K: after these nothing moves
-  std::vector<float> factors_;  // [K][kMostTerms] beta1^k y(k)^j
+  size_t stride_ = 0;           // K, rounded up to lanes
+  std::vector<float> factors_;  // [kMostTerms][stride] beta1^k y(k)^j, then zeros
   std::vector<float> sums_;     // [K + 1][kMostTerms] of the first k factors
   Powers beta1_, beta2_;
 };
@@ -99,18 +101,29 @@ MT_ALWAYS_INLINE float CatchUp::Power(const Powers& powers, int64_t n) {
   return static_cast<float>(product);
 }
 
+MT_ALWAYS_INLINE void CatchUp::Add(const float* rates, size_t k, size_t n, Lanes* sums) const {
+  Lanes its = {};
+  std::memcpy(&its, rates, n * sizeof(float));
+  for (int j = 0; j < terms_; ++j) {
+    Lanes factors;
+    std::memcpy(&factors, &factors_[static_cast<size_t>(j) * stride_ + k], sizeof(factors));
+    sums[j] += its * factors;
+  }
+}
+
 MT_ALWAYS_INLINE bool CatchUp::Since(int64_t version, Missed* missed) const {
   const int64_t n = step_ - version - 1;
   if (version < 0 || n <= 0) return false;
   const auto last = static_cast<size_t>(std::min<int64_t>(n, static_cast<int64_t>(steps_)));
   const auto first = static_cast<size_t>(version) + 1;
   const size_t given = first + 1 < rates_.size() ? std::min(last, rates_.size() - first) : 0;
-  Terms sums[4] = {};  // of every fourth step, so that additions overlap
-  Add(last_rate_, &sums_[last * kMostTerms], &sums[0]);
-  Add(-last_rate_, &sums_[given * kMostTerms], &sums[0]);
-  for (size_t k = 0; k < given; ++k) Add(rates_[first + k], &factors_[k * kMostTerms], &sums[k % 4]);
-  const Terms all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  std::memcpy(missed->terms, &all, sizeof(all));
+  Lanes sums[kMostTerms] = {};
+  size_t k = 0;
+  for (; k + kLanes <= given; k += kLanes) Add(&rates_[first + k], k, kLanes, sums);
+  if (k < given) Add(&rates_[first + k], k, given - k, sums);
+  const float* const all = &sums_[last * kMostTerms];
+  const float* const of_given = &sums_[given * kMostTerms];
+  for (int j = 0; j < terms_; ++j) missed->terms[j] = Total(sums[j]) + last_rate_ * (all[j] - of_given[j]);
   missed->m_factor = Power(beta1_, n);
   missed->v_factor = Power(beta2_, n);
   return true;
