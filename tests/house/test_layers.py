@@ -155,7 +155,9 @@ def repository_files():
         folders[:] = [
             name
             for name in folders
-            if name not in (".git", ".venv", "build", "dist") and not name.startswith("bazel-")
+            if name not in (".git", ".venv", "build", "dist")
+            and not name.startswith("bazel-")
+            and not name.endswith("_cache")  # other checks, which run meanwhile, write there
         ]
         found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
     return [
