@@ -168,7 +168,6 @@ def pip_install(python):
         "--disable-pip-version-check",
         "--progress-bar=off",
         "--no-input",
-        "--no-compile",  # most modules of TensorFlow are never imported
     ]
 
 
