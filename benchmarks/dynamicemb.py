@@ -16,9 +16,9 @@ Parts:
 The median of the ratios is printed, with the middle half. See docs/benchmarks.md.
 """
 
+import functools
 import os
 import shutil
-import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: fewer notices
@@ -32,7 +32,9 @@ import checkpoint
 import grouped
 import grouped_workload
 from tensorflow2 import each
+from tensorflow2 import in_a_folder
 from tensorflow2 import ratio
+from tensorflow2 import run_parts
 from tensorflow2 import turns
 import tf_multitier
 from tf_multitier import dynamicemb as de
@@ -272,12 +274,8 @@ def measure_external(path):
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    workload.load_before()
-    for part in FLAGS.parts:
-        with tempfile.TemporaryDirectory(dir=FLAGS.path) as path:
-            globals()[f"measure_{part}"](path)
+    measures = {part: globals()[f"measure_{part}"] for part in PARTS}
+    run_parts(argv, {part: functools.partial(in_a_folder, its) for part, its in measures.items()})
 
 
 if __name__ == "__main__":

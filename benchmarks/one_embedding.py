@@ -19,7 +19,6 @@ import functools
 import itertools
 import os
 import shutil
-import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: fewer notices
 
@@ -32,7 +31,9 @@ import tensorflow as tf
 import checkpoint
 import grouped_workload
 from tensorflow2 import each
+from tensorflow2 import in_a_folder
 from tensorflow2 import ratio
+from tensorflow2 import run_parts
 from tensorflow2 import short_turns
 import tf_multitier
 from tf_multitier import one_embedding
@@ -52,7 +53,7 @@ _BLOCK = 65_536
 
 
 def made(path, tables, store=None, dim=None):
-    """An embedding of so many tables, with all rows in DRAM unless there is a store."""
+    """An embedding of `tables` tables. Without a store, all rows are in DRAM."""
     name = next(_names)
     folder = os.path.join(path, name)
     store = store or functools.partial(
@@ -223,12 +224,8 @@ def measure_files(path):
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    workload.load_before()
-    for part in FLAGS.parts:
-        with tempfile.TemporaryDirectory(dir=FLAGS.path) as path:
-            globals()[f"measure_{part}"](path)
+    measures = {part: globals()[f"measure_{part}"] for part in PARTS}
+    run_parts(argv, {part: functools.partial(in_a_folder, its) for part, its in measures.items()})
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ Parts:
 A round gives one ratio of each pair. The medians of the ratios are printed, with the middle half. See docs/benchmarks.md.
 """
 
-import itertools
 import json
 import os
+import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: fewer notices
@@ -87,19 +87,51 @@ def whole(run):
     return timed
 
 
+_lines: list = []  # of the report
+
+
 def ratio(part, seconds, over, under, bound):
-    """The line of a report: how many times as long a step of `over` takes as one of `under`. bound: its target, as text."""
+    """A line of the report: how many times as long a step of `over` takes as one of `under`. bound: its target, as text."""
     low, middle, high = np.percentile(
         np.array(seconds[over]) / np.array(seconds[under]), [25, 50, 75]
     )
     ms = [1e3 * float(np.median(seconds[name])) for name in (over, under)]
-    line = dict(part=part, over=over, under=under, ms=ms, ratio=middle, quartiles=[low, high])
+    _lines.append(
+        dict(part=part, over=over, under=under, ms=ms, ratio=middle, quartiles=[low, high])
+    )
     print(
         f"{part:<8} {over:<18} {ms[0]:>8.2f} ms   {under:<18} {ms[1]:>8.2f} ms   {middle:6.2f} x  "
         f"({low:.2f} to {high:.2f}; target {bound})",
         flush=True,
     )
-    return line
+
+
+def in_a_folder(measure):
+    """Calls measure(path) with a temporary folder in --path."""
+    with tempfile.TemporaryDirectory(dir=FLAGS.path) as path:
+        measure(path)
+
+
+def run_parts(argv, measures):
+    """What a program of parts does. measures: {part: function}."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {argv[1:]}")
+    unknown = set(FLAGS.parts) - set(measures)
+    if unknown:
+        raise app.UsageError(
+            f"--parts: expected some of {', '.join(measures)}, found {', '.join(sorted(unknown))}"
+        )
+    if FLAGS.quick:
+        for name, value in QUICK.items():
+            if not FLAGS[name].present:
+                FLAGS[name].value = value
+    load = workload.load_before()
+    for part in FLAGS.parts:
+        measures[part]()
+    if FLAGS.json:
+        with open(FLAGS.json, "w", encoding="utf-8") as out:
+            about = dict(tensorflow=tf.__version__, keras=keras.__version__)
+            json.dump(dict(about=about, summary=_lines, load_average_before=load), out, indent=1)
 
 
 # ---- a group of tables
@@ -179,19 +211,14 @@ def measure_grouped():
         worker = grouped.start("fbgemm", FLAGS.fbgemm_python, "peer_fbgemm_grouped.py")
         systems["FBGEMM"] = lambda first, steps: worker.time_steps("train", first, steps)
     seconds = turns(systems, FLAGS.steps_per_round)
-    found = [
-        ratio("grouped", pairs, "tf.function", "Session", "at most 1.1"),
-        ratio("grouped", pairs, "concrete function", "Session", "at most 1.1"),
-        ratio("grouped", pairs, "other Session", "Session", "1, the noise"),
-        ratio("grouped", seconds, "eager", "tf.function", "at most 12"),
-    ]
+    ratio("grouped", pairs, "tf.function", "Session", "at most 1.1")
+    ratio("grouped", pairs, "concrete function", "Session", "at most 1.1")
+    ratio("grouped", pairs, "other Session", "Session", "1, the noise")
+    ratio("grouped", seconds, "eager", "tf.function", "at most 12")
     if worker:
         worker.close()
-        found += [
+        for name in ("Session", "tf.function"):
             ratio("grouped", seconds, "FBGEMM", name, "the Session's")
-            for name in ("Session", "tf.function")
-        ]
-    return found
 
 
 # ---- fit
@@ -258,10 +285,8 @@ def measure_fit():
         "tf.function loop": looped(features, steps),
     }
     seconds = turns(systems, steps)
-    return [
+    for name in list(systems)[:2]:
         ratio("fit", seconds, name, "tf.function loop", "at most 1.25")
-        for name in list(systems)[:2]
-    ]
 
 
 def measure_stock():
@@ -286,7 +311,7 @@ def measure_stock():
         "keras Embedding": fitted(First(stock), ranks, steps, keras.optimizers.Adagrad(rate)),
     }
     seconds = turns(systems, steps)
-    return [ratio("stock", seconds, "keras Embedding", "Embedding", "at least 10")]
+    ratio("stock", seconds, "keras Embedding", "Embedding", "at least 10")
 
 
 # ---- lookups of one table
@@ -332,9 +357,8 @@ def measure_lookup():
     add("function", in_function(hashed), keys, tf.constant)
     add("function gather", in_function(static), ranks, tf.constant)
     seconds = short_turns(systems)
-    by_session = ratio("lookup", seconds, "Session gather", "Session", "the other's")
-    by_function = ratio("lookup", seconds, "function gather", "function", "the Session's, 10 %")
-    return [by_session, by_function]
+    ratio("lookup", seconds, "Session gather", "Session", "the other's")
+    ratio("lookup", seconds, "function gather", "function", "the Session's, 10 %")
 
 
 # ---- the best rows of one table
@@ -358,27 +382,12 @@ def measure_search():
         "Retrieval, exclude": each(lambda _: search(queries, exclude=seen)[0].numpy()),
     }
     seconds = turns(systems, min(2, FLAGS.steps_per_round))
-    return [ratio("search", seconds, name, "top_k", "at most 2") for name in list(systems)[1:]]
+    for name in list(systems)[1:]:
+        ratio("search", seconds, name, "top_k", "at most 2")
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    unknown = set(FLAGS.parts) - set(PARTS)
-    if unknown:
-        raise app.UsageError(f"--parts: expected some of {PARTS}, found {sorted(unknown)}")
-    if FLAGS.quick:
-        for name, value in QUICK.items():
-            if not FLAGS[name].present:
-                FLAGS[name].value = value
-    load = workload.load_before()
-    found = list(
-        itertools.chain.from_iterable(globals()[f"measure_{part}"]() for part in FLAGS.parts)
-    )
-    if FLAGS.json:
-        with open(FLAGS.json, "w", encoding="utf-8") as out:
-            about = dict(tensorflow=tf.__version__, keras=keras.__version__)
-            json.dump(dict(about=about, summary=found, load_average_before=load), out, indent=1)
+    run_parts(argv, {part: globals()[f"measure_{part}"] for part in PARTS})
 
 
 if __name__ == "__main__":
