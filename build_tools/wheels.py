@@ -36,6 +36,12 @@ _PYTHONS_INSTALLED = [
 # Whose licences a wheel has, too: packages whose archives are linked into the libraries.
 _LINKED = ["libleveldb-dev", "libsnappy-dev", "liburing-dev"]
 
+# Prints the path of that of the headers that the engine's module is compiled with.
+_LICENCE_OF_PYBIND11 = """
+import importlib.metadata
+print(*[file.locate() for file in importlib.metadata.files("pybind11") if file.name == "LICENSE"])
+"""
+
 _TWINE = "twine==6.2.0"
 
 # What a program of the README prints.
@@ -53,6 +59,7 @@ def make_wheels(named_pythons, named_tensorflows):
         for version in _in_order(set(pythons)):
             its = [entry for entry in tensorflows if version in entry[2]]
             if not its:
+                say("Python %d.%d: none of these TensorFlows is for it" % version)
                 continue
             say("Python %d.%d" % version)
             engine = _build_engine(pythons[version], "%d.%d" % version, work)
@@ -192,10 +199,13 @@ def _pack(engine, ops, tag, work):
         for path in ops.values():
             shutil.copy(path, package)
         bazel.write_build_info(package, {r: os.path.basename(path) for r, path in ops.items()})
-        for name in _LINKED:
-            licence = os.path.join("/usr/share/doc", name, "copyright")
-            if not os.path.exists(licence):
-                raise Failure("the licence of %s is not at %s" % (name, licence))
+        licences = {name: os.path.join("/usr/share/doc", name, "copyright") for name in _LINKED}
+        licences["pybind11"] = output_of([environment.VENV_PYTHON, "-c", _LICENCE_OF_PYBIND11])[
+            1
+        ].strip()
+        for name, licence in licences.items():
+            if not os.path.isfile(licence):
+                raise Failure("the licence of %s is not at '%s'" % (name, licence))
             shutil.copy(licence, os.path.join(sources, "LICENSE." + name))
         pip = [
             environment.VENV_PYTHON,
