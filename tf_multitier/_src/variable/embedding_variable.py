@@ -163,11 +163,8 @@ class EmbeddingVariable(
         if attrs["num_partitions"] > 1:
             self._set_save_slice_info(_WholeName(self.variable_name))
 
-    # Of a part: the World among whose processes its variable is divided (processes/world.py), or None.
-    of_world: typing.Any = None
-    chain: typing.Any = (
-        None  # the deltas that continue its last save, see distribute/checkpoints.py
-    )
+    of_world: typing.Any = None  # of a part: the World whose processes have the others (world.py)
+    chain: typing.Any = None  # of deltas, see distribute/checkpoints.py
 
     def __repr__(self):
         return f"<tf_multitier.EmbeddingVariable '{self.name}' embedding_dim={self.embedding_dim} dtype={self.dtype.name}>"
