@@ -11,6 +11,7 @@
 #include "cc/base/multiversion.h"
 #include "cc/base/prefetch.h"
 #include "cc/group_lookup/group_lookup.h"
+#include "cc/group_lookup/group_planner.h"
 #include "cc/group_lookup/group_tasks.h"
 #include "cc/table/snapshot/snapshot_together.h"
 
@@ -34,7 +35,6 @@ struct PieceGradient {
 
 constexpr size_t kWorthThreads = 8192;  // several threads update a table with at least this number of keys, if it has
 constexpr size_t kLargeShare = 8;       // more than an eighth of all keys
-constexpr size_t kScratchElements = size_t{1} << 20;  // that a thread keeps for its next task
 
 enum class Scale { kNone, kFactor, kWeight };
 

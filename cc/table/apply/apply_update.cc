@@ -15,7 +15,7 @@
 namespace multitier {
 namespace {
 
-constexpr uint32_t kGroup = 32;
+constexpr uint32_t kUpdateGroup = 32;
 constexpr size_t kRowBytesAhead = 2048;       // of each row; the hardware fetches the rest of a longer one
 constexpr size_t kGradientBytesAhead = 1024;  // of each gradient, likewise
 constexpr int kOccurrencesAhead = 4;          // of a key; more of them overlap by themselves
@@ -67,18 +67,18 @@ void ApplyOperation::UpdateEntries(const UpdateArguments& update, uint32_t begin
   const ApplyRequest& request = update.request;
   const KeyBatch& batch = *batch_;
   const size_t dim = static_cast<size_t>(base_.options.dim);
-  std::vector<float> sums(keys_.distinct ? 0 : kGroup * dim);
-  const float* grads[kGroup];
-  uint8_t* data[kGroup];
-  uint32_t entries[kGroup];
-  int64_t keys[kGroup];  // of stochastic rounding
-  int64_t versions[kGroup];
+  std::vector<float> sums(keys_.distinct ? 0 : kUpdateGroup * dim);
+  const float* grads[kUpdateGroup];
+  uint8_t* data[kUpdateGroup];
+  uint32_t entries[kUpdateGroup];
+  int64_t keys[kUpdateGroup];  // of stochastic rounding
+  int64_t versions[kUpdateGroup];
 
   const size_t row_bytes = std::min(sizeof(RowHeader) + rows_of(begin).layout()->row_bytes(), kRowBytesAhead);
   const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
   const bool has_tables = base_.absent.have_tables();
   auto fetch = [&](uint32_t from) {
-    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+    for (uint32_t e = from; e < std::min(end, from + kUpdateGroup); ++e) {
       if (states_[e] != State::kRow) continue;
       PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
       if (rows_of(e).notes_changes()) rows_of(e).PrefetchChange(batch.hash(e), slots_[e]);
@@ -92,10 +92,10 @@ void ApplyOperation::UpdateEntries(const UpdateArguments& update, uint32_t begin
   const bool by_time = base_.options.score == Score::kTime;  // another update may have read the clock later
   const bool gets_colder = base_.common.strategy == Replacement::kScore && update.version < base_.common.newest_version.load();
   fetch(begin);
-  for (uint32_t from = begin; from < end; from += kGroup) {
-    fetch(from + kGroup);
+  for (uint32_t from = begin; from < end; from += kUpdateGroup) {
+    fetch(from + kUpdateGroup);
     size_t n = 0;
-    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+    for (uint32_t e = from; e < std::min(end, from + kUpdateGroup); ++e) {
       if (states_[e] == State::kNothing) continue;
       if (states_[e] == State::kCountedKey) {
         CountKey(lock_of(e), e, update.version);

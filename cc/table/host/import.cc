@@ -20,8 +20,8 @@ namespace multitier {
 namespace {
 
 constexpr size_t kCountedChunk = 64 * 1024;
-constexpr uint32_t kGroup = 32;           // rows whose words and data are fetched into the cache together
-constexpr size_t kMostBytesAhead = 1024;  // of a row
+constexpr uint32_t kGroup = 32;              // rows whose words and data are fetched into the cache together
+constexpr size_t kMostImportedAhead = 1024;  // of a row
 
 // Whether each column of the layout is among them.
 bool HasAll(const std::vector<int>& columns, const RowLayout& layout) {
@@ -194,7 +194,7 @@ void HostTable::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t slot = shard.FindHomeRow(batch.hash(e));
       if (slot != ShardIndex::kNone) shard.PrefetchRow(slot);
-      PrefetchBytes(chunk.DataAt(batch.first_position(e)), std::min<size_t>(bytes, kMostBytesAhead));
+      PrefetchBytes(chunk.DataAt(batch.first_position(e)), std::min<size_t>(bytes, kMostImportedAhead));
     }
   };
   fetch_words(batch.begin(s));

@@ -48,10 +48,10 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kSliceRows = 1024;  // under one hold of a shard's lock
+constexpr size_t kGivenRows = 1024;  // under one hold of a shard's lock
 constexpr size_t kReadBytes = 4u << 20;
 constexpr size_t kFactsBytes = 3 * sizeof(int64_t);                       // of a row: key, frequency, version
-constexpr uint32_t kSliceSlots = 16 * kSliceRows;                         // looked at, at most
+constexpr uint32_t kGivenSlots = 16 * kGivenRows;                         // looked at, at most
 constexpr size_t kManyWaitingBytes = WaitingCopies::kFarBehindBytes / 4;  // of copies in all tables
 constexpr size_t kWorthTakingBytes = 1u << 20;                            // of copies in this table
 
@@ -286,7 +286,7 @@ class HostTable::Snapshot : public TableSnapshot {
   Status Counted(Shard* shard) {
     uint32_t slot = 0;
     for (bool more = true; more;) {
-      more = Shard::Locked(shard)->GiveCounted(&slot, std::min(kSliceRows, room()), kSliceSlots,
+      more = Shard::Locked(shard)->GiveCounted(&slot, std::min(kGivenRows, room()), kGivenSlots,
                                                [&](const CountedKey& counted) { AppendCounted(counted, &chunk_); });
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(TakeAlong());
@@ -335,7 +335,7 @@ class HostTable::Snapshot : public TableSnapshot {
       std::vector<Rows> copies;
       {
         Shard::Locked lock(place.shard);
-        more = lock->GiveRows(&place.slot, std::min(kSliceRows, room()), kSliceSlots, give);
+        more = lock->GiveRows(&place.slot, std::min(kGivenRows, room()), kGivenSlots, give);
         copies = lock->TakeCopies();
       }
       if (more) places.push_back(place);
@@ -349,7 +349,7 @@ class HostTable::Snapshot : public TableSnapshot {
   // Of a snapshot of what changed: keys that were below at its moment, were removed, or were demoted since.
   Status ChangedKeys(Shard* shard) {
     for (;;) {
-      const std::vector<int64_t> keys = Shard::Locked(shard)->KeysToGive(std::min(kSliceRows, room()));
+      const std::vector<int64_t> keys = Shard::Locked(shard)->KeysToGive(std::min(kGivenRows, room()));
       if (keys.empty()) return TakeAlong();
       MT_RETURN_IF_ERROR(ReadChangedKeys(keys));
       MT_RETURN_IF_ERROR(GiveWhereFull());

@@ -24,7 +24,7 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kSliceRows = 4096;
+constexpr size_t kTrimmedRows = 4096;
 constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
 constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
 constexpr uint64_t kRetryMicros = 1000000;
@@ -163,7 +163,7 @@ Status Demoter::TrimTo(int percent) {
   for (auto& shard : shards_) {
     for (bool more = true; more;) {
       snapshot_.Await();
-      MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> shards_.log2(), kSliceRows, 1, &more));
+      MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> shards_.log2(), kTrimmedRows, 1, &more));
     }
   }
   return OkStatus();

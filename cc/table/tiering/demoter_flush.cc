@@ -13,7 +13,7 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kFlushRows = 4096;  // records of the first tier that are moved at a time
+constexpr size_t kFlushedRecords = 4096;  // records of the first tier that are moved at a time
 
 }  // namespace
 
@@ -54,7 +54,7 @@ Status Demoter::MoveAllToLast() {
       if (last > 0) {
         const ShardWriter writer(shard);
         MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
-        MT_RETURN_IF_ERROR(records_.Demote(writer, 0, kFlushRows));
+        MT_RETURN_IF_ERROR(records_.Demote(writer, 0, kFlushedRecords));
       }
       MT_RETURN_IF_ERROR(TrimShard(shard.get(), 0, 1));
       Shard::Locked lock(shard);

@@ -11,7 +11,7 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kSliceRows = 4096;
+constexpr size_t kCopiedRows = 4096;
 
 }  // namespace
 
@@ -24,8 +24,8 @@ Status RecordMover::CopyToLast(const ShardWriter& writer) {
     while (!lock->RecordsOf(/*level=*/0, &locations)) lock.WaitForResolution(lock.resolutions());
   }
   std::vector<uint32_t> freed;  // where no record is any more
-  for (size_t from = 0; from < locations.size(); from += kSliceRows) {
-    const size_t n = std::min(kSliceRows, locations.size() - from);
+  for (size_t from = 0; from < locations.size(); from += kCopiedRows) {
+    const size_t n = std::min(kCopiedRows, locations.size() - from);
     std::vector<ReadRecord> records;
     std::vector<uint8_t> data;
     MT_RETURN_IF_ERROR(ReadWithoutCopy(shard, Span<const uint32_t>(locations).subspan(from, n), &records, &data, &freed));

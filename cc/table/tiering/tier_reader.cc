@@ -7,9 +7,9 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kRun = 1024;   // keys of a shard under one hold of its lock
-constexpr size_t kAhead = 8;    // buckets on their way
-constexpr size_t kGroup = 128;  // records that are answered while others are read
+constexpr size_t kRun = 1024;        // keys of a shard under one hold of its lock
+constexpr size_t kBucketsAhead = 8;  // buckets on their way
+constexpr size_t kGroup = 128;       // records that are answered while others are read
 
 }  // namespace
 
@@ -60,7 +60,7 @@ class TierReader::Run {
   void Mark(const std::vector<size_t>& left) {
     ForEachRun(left, [&](Shard::Locked& lock, size_t from, size_t to) {
       for (size_t i = from; i < to && status_.ok(); ++i) {
-        if (i + kAhead < to) lock->Prefetch(keys_[left[i + kAhead]].hash);
+        if (i + kBucketsAhead < to) lock->Prefetch(keys_[left[i + kBucketsAhead]].hash);
         MarkOne(lock, left[i]);
       }
     });
@@ -123,7 +123,7 @@ class TierReader::Run {
     std::sort(group->begin(), group->end());
     ForEachRun(*group, [&](Shard::Locked& lock, size_t from, size_t to) {
       for (size_t i = from; i < to; ++i) {
-        if (i + kAhead < to) lock->Prefetch(keys_[(*group)[i + kAhead]].hash);
+        if (i + kBucketsAhead < to) lock->Prefetch(keys_[(*group)[i + kBucketsAhead]].hash);
         TierKey& key = keys_[(*group)[i]];
         const ReadRecord& record = records_[key.record];
         const Status answered = AnswerOne(lock, &key, record, batch.ok() ? record.status : batch);
