@@ -38,7 +38,9 @@ _TF_COPTS = [
     "-Wno-sign-compare",
 ]
 
+# Bindings convert arguments: -O3 would double their compile time.
 _PYBIND_COPTS = _WARNINGS + [
+    "-O1",
     "-fvisibility=hidden",
 ]
 
