@@ -5,6 +5,7 @@
 
 #include "cc/options/binder.h"
 #include "cc/options/options.h"
+#include "cc/options/tier_kind.h"
 
 namespace multitier {
 namespace {
@@ -379,12 +380,6 @@ struct Record<Options> {
 
 namespace {
 
-// Names of other systems for types with the same tiers.
-std::string CanonicalType(const std::string& type) {
-  if (type == "DEFAULT") return "DRAM";
-  return type == "PMEM_MEMKIND" || type == "PMEM_LIBPMEM" ? "PMEM" : type;
-}
-
 // {"DRAM": "4GB"} as the list that a record has. `type`: of the storage.
 Result<Json> ListOfTiers(const std::string& option, const Json& json, const std::string& type) {
   const std::vector<std::string> tiers = TiersOf(type);
@@ -404,7 +399,8 @@ Result<Json> ListOfTiers(const std::string& option, const Json& json, const std:
 
 Result<Json> WithLists(const Json& json) {
   const Json* const given = json.Find("storage_type");
-  const std::string type = CanonicalType(given == nullptr || given->kind() != Json::Kind::kString ? "DRAM" : given->text());
+  const std::string type =
+      CanonicalStorageType(given == nullptr || given->kind() != Json::Kind::kString ? "DRAM" : given->text());
   const std::vector<std::string>& types = StorageTypes();
   if (std::find(types.begin(), types.end(), type) == types.end()) return WrongName("storage_type", types, type);
   Json out = Json::Object();
@@ -437,7 +433,7 @@ Result<Options> OptionsFromJson(const Json& json, OptionPlace place, DType value
   Options options;
   options.value_dtype = value_dtype;
   MT_RETURN_IF_ERROR(ReadFields(Record<Options>::Fields(), lists, place, "", what, &options));
-  options.storage_type = CanonicalType(options.storage_type);
+  options.storage_type = CanonicalStorageType(options.storage_type);
   if (options.on_full == OnFull::kDrop) {
     options.drop_coldest = true;
     options.on_full = OnFull::kError;

@@ -4,6 +4,7 @@
 
 #include "cc/options/names.h"
 #include "cc/options/options.h"
+#include "cc/options/tier_kind.h"
 #include "cc/row/initializer_set.h"
 
 namespace multitier {
@@ -57,45 +58,6 @@ Status ExpectOwnParameters(const std::vector<TableInitializer>& tables) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& StorageTypes() {
-  static const auto* const types = new std::vector<std::string>{"DRAM",
-                                                                "HBM",
-                                                                "PMEM",
-                                                                "LEVELDB",
-                                                                "SSDHASH",
-                                                                "DRAM_PMEM",
-                                                                "DRAM_LEVELDB",
-                                                                "DRAM_SSDHASH",
-                                                                "DRAM_PMEM_LEVELDB",
-                                                                "DRAM_PMEM_SSDHASH",
-                                                                "EXTERNAL",
-                                                                "DRAM_EXTERNAL",
-                                                                "DRAM_PMEM_EXTERNAL",
-                                                                "HBM_DRAM",
-                                                                "HBM_DRAM_PMEM",
-                                                                "HBM_DRAM_LEVELDB",
-                                                                "HBM_DRAM_SSDHASH",
-                                                                "HBM_DRAM_PMEM_LEVELDB",
-                                                                "HBM_DRAM_PMEM_SSDHASH"};
-  return *types;
-}
-
-std::vector<std::string> TiersOf(const std::string& storage_type) {
-  std::vector<std::string> tiers;
-  for (size_t from = 0; from <= storage_type.size();) {
-    const size_t to = std::min(storage_type.find('_', from), storage_type.size());
-    tiers.push_back(storage_type.substr(from, to - from));
-    from = to + 1;
-  }
-  return tiers;
-}
-
-bool HasFiles(const std::string& storage_type) {
-  const std::vector<std::string> tiers = TiersOf(storage_type);
-  return std::any_of(tiers.begin(), tiers.end(),
-                     [](const std::string& tier) { return tier != "HBM" && tier != "DRAM" && tier != "EXTERNAL"; });
-}
 
 Status ValidateTableOptions(const Options& o) {
   if (o.stochastic_rounding && o.value_dtype == DType::kFloat32) {
@@ -194,25 +156,6 @@ Status ValidateSizes(const Options& o, size_t tiers) {
   return OkStatus();
 }
 
-Status ValidateExternal(const Options& o, const std::vector<std::string>& tiers) {
-  const bool external = tiers.back() == "EXTERNAL";
-  if (external && o.external_storage.empty()) {
-    return InvalidArgumentError("external_storage: expected the storage of storage_type ", o.storage_type,
-                                ", found none: give a class derived from external_storage.Storage");
-  }
-  if (!external && !o.external_storage.empty()) {
-    return InvalidArgumentError(
-        "external_storage: expected it only with storage_type EXTERNAL, DRAM_EXTERNAL or "
-        "DRAM_PMEM_EXTERNAL, found ",
-        o.storage_type);
-  }
-  if (external && o.keep) {
-    return InvalidArgumentError("keep: expected a storage_type whose last tier is SSDHASH, found ", o.storage_type,
-                                ": an external storage keeps its rows itself, and lists them with keys()");
-  }
-  return OkStatus();
-}
-
 Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
   const bool without_files = !HasFiles(o.storage_type);
   if (o.storage_path.empty() && !without_files) {
@@ -220,18 +163,22 @@ Status ValidateFiles(const Options& o, const std::vector<std::string>& tiers) {
                                 ", found none");
   }
   if (o.keep && without_files) return InvalidArgumentError("keep: expected a storage_type with files, found ", o.storage_type);
-  if (o.keep && tiers.back() != "SSDHASH") {
-    return UnimplementedError("keep: expected a storage_type whose last tier is SSDHASH, found ", o.storage_type,
-                              ": the files of ", tiers.back(), " cannot be opened again; use SSDHASH, or a checkpoint");
+  const TierKind* const kind = FindTierKind(tiers.back());
+  if (o.keep && kind->not_kept != nullptr) {
+    return UnimplementedError("keep: expected a storage_type whose last tier is ", KeptTiers(), ", found ", o.storage_type,
+                              ": ", kind->not_kept, "; use ", KeptTiers(), ", or a checkpoint");
   }
   if (o.in_place && !o.read_only)
     return InvalidArgumentError("in_place: expected a variable with read_only, found one without");
   if (!o.in_place) return OkStatus();
   for (const std::string& tier : tiers) {
+    const TierKind* const each = FindTierKind(tier);
     const bool last = &tier == &tiers.back();
-    if (last ? tier == "SSDHASH" : tier != "PMEM") continue;
-    return UnimplementedError("in_place: expected a storage_type with SSDHASH as the only tier with files, found ",
-                              o.storage_type, tier == "LEVELDB" ? ": LevelDB opens a database for one process at a time" : "");
+    if (last ? each != nullptr && each->read_in_place : each == nullptr || !each->has_files) continue;
+    const char* const why = each == nullptr ? nullptr : each->not_in_place;
+    const std::string expected = TierNames([](const TierKind& k) { return k.read_in_place; });
+    return UnimplementedError("in_place: expected a storage_type with ", expected, " as the only tier with files, found ",
+                              o.storage_type, why == nullptr ? "" : ": ", why == nullptr ? "" : why);
   }
   return OkStatus();
 }
@@ -248,7 +195,9 @@ Status ValidateOptions(const Options& o) {
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
   if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
   MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));
-  MT_RETURN_IF_ERROR(ValidateExternal(o, tiers));
+  for (const TierKind& kind : TierKinds()) {
+    if (kind.validate != nullptr) MT_RETURN_IF_ERROR(kind.validate(o, tiers.back() == kind.name));
+  }
   return ValidateFiles(o, tiers);
 }
 

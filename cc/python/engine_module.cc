@@ -18,6 +18,7 @@
 #include "cc/optimizer/update_rule.h"
 #include "cc/options/names.h"
 #include "cc/options/options.h"
+#include "cc/options/tier_kind.h"
 #include "cc/partition/partition.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
@@ -42,6 +43,38 @@ py::dict UpdateRules() {
     entry["slots"] = slots;
     entry["hyperparameters"] = hyper;
     out[rule->name()] = entry;
+  }
+  return out;
+}
+
+// (name, number, tiers) of each storage type.
+std::vector<std::tuple<std::string, int, std::vector<std::string>>> StorageTypesOfEngine() {
+  std::vector<std::tuple<std::string, int, std::vector<std::string>>> out;
+  for (const StorageTypeName& type : StorageTypeNames()) {
+    out.emplace_back(type.name, type.number, TiersOf(CanonicalStorageType(type.name)));
+  }
+  return out;
+}
+
+// Name -> {"has_files", "bytes": function (rows, bytes of a row) -> bytes of (memory, disk)}, and of a tier that a table can
+// have as the memory of its rows: "row_memory_bytes": function (slots, bytes of a row, shards) -> the same.
+py::dict TierKindsOfEngine() {
+  py::dict out;
+  for (const TierKind& kind : TierKinds()) {
+    py::dict entry;
+    entry["has_files"] = kind.has_files;
+    entry["bytes"] = py::cpp_function([bytes = kind.bytes](int64_t rows, int64_t row_bytes) {
+      const TierBytes found = bytes(rows, row_bytes);
+      return std::make_pair(found.memory, found.disk);
+    });
+    if (kind.row_memory_bytes != nullptr) {
+      entry["row_memory_bytes"] =
+          py::cpp_function([bytes = kind.row_memory_bytes](int64_t slots, int64_t row_bytes, int64_t shards) {
+            const TierBytes found = bytes(slots, row_bytes, shards);
+            return std::make_pair(found.memory, found.disk);
+          });
+    }
+    out[kind.name] = entry;
   }
   return out;
 }
@@ -101,6 +134,8 @@ PYBIND11_MODULE(_engine, module) {
              [](const std::vector<std::string>& names, const std::string& found) { return DidYouMean(names, found); });
   module.def("describe_options", [] { return py::bytes(DescribeOptions().ToString()); });
   module.def("check_options", &CheckOptions);
+  module.def("storage_types", &StorageTypesOfEngine);
+  module.def("tier_kinds", &TierKindsOfEngine);
   module.def("path_of_name", [](const std::string& path, const std::string& name) {
     return py::bytes(InstanceDirectory::PathOfName(path, name));
   });

@@ -1,4 +1,4 @@
-// Makes the tiers of a storage type. A new kind of tier is added to the lists here: see the header.
+// Makes the tiers of a storage type from the kinds that cc/tier registers: see the header.
 
 #include "cc/storage_types/storage.h"
 
@@ -16,12 +16,9 @@
 #include "cc/device/kernels/kernels.h"
 #include "cc/env/env.h"
 #include "cc/hbm/hbm_above.h"
+#include "cc/options/tier_kind.h"
 #include "cc/table/api/demotion_pool.h"
-#include "cc/tier/external/external_tier.h"
-#include "cc/tier/leveldb/leveldb_tier.h"
-#include "cc/tier/pmem/pmem_row_memory.h"
-#include "cc/tier/pmem/pmem_tier.h"
-#include "cc/tier/ssdhash/ssdhash_tier.h"
+#include "cc/tier/tier.h"
 
 namespace multitier {
 namespace {
@@ -30,13 +27,6 @@ constexpr int64_t kDefaultBytes = int64_t{1} << 30;
 constexpr int64_t kDefaultEmulatedBytes = int64_t{1} << 20;  // of HBM: each row costs the emulator time
 constexpr uint64_t kFirstRows = 1024;                        // of HBM alone, which grows
 constexpr size_t kScratchBytes = size_t{1} << 20;            // what making the tiers needs, without the rows of a recovered one
-
-Result<bool> AsyncCompactionFromEnvironment() {
-  const char* value = std::getenv(kAsyncCompactionVariable);
-  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return false;
-  if (std::strcmp(value, "1") == 0) return true;
-  return InvalidArgumentError("environment variable ", kAsyncCompactionVariable, ": expected 0 or 1, found '", value, "'");
-}
 
 Result<std::string> DeviceOf(const Options& options) {
   const char* value = std::getenv(kDeviceVariable);
@@ -87,10 +77,10 @@ Status ComposeHbm(const Opening& opening, bool alone, TableOptions* options) {
 }
 
 // An object with files in the instance's directory keeps the instance open for its own lifetime.
-template <typename Base, typename T>
-Result<std::shared_ptr<Base>> Holding(std::shared_ptr<InstanceDirectory> instance, Result<std::unique_ptr<T>> made) {
+template <typename T>
+Result<std::shared_ptr<T>> Holding(std::shared_ptr<InstanceDirectory> instance, Result<std::unique_ptr<T>> made) {
   MT_RETURN_IF_ERROR(made.status());
-  return std::shared_ptr<Base>(made->release(), [instance = std::move(instance)](Base* gone) mutable {
+  return std::shared_ptr<T>(made->release(), [instance = std::move(instance)](T* gone) mutable {
     delete gone;
     instance.reset();
   });
@@ -110,35 +100,15 @@ Result<std::string> PrepareFolder(const InstanceDirectory& instance, const std::
   return path;
 }
 
-// Creates a tier of that name in its folder of the instance. `recover`: it opens the files in that folder.
-Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool recover, bool read_only,
-                                       const std::shared_ptr<InstanceDirectory>& instance) {
-  MT_ASSIGN_OR_RETURN(std::string folder, PrepareFolder(*instance, name, recover));
-  if (name == "SSDHASH") {
-    SsdHashOptions options;
-    MT_ASSIGN_OR_RETURN(options.async_compaction, AsyncCompactionFromEnvironment());
-    options.directory = std::move(folder);
-    options.keep = keep;
-    options.recover = recover;
-    options.read_only = read_only;
-    return Holding<Tier>(instance, SsdHashTier::Open(std::move(options)));
-  }
-  if (name == "LEVELDB") {
-    LevelDbOptions options;
-    options.directory = std::move(folder);
-    return Holding<Tier>(instance, LevelDbTier::Open(options));
-  }
-  PmemOptions options;
-  options.directory = std::move(folder);
-  return Holding<Tier>(instance, PmemTier::Open(options));
-}
-
 }  // namespace
 
 Status CheckTiersExist(const Options& options) {
   MT_ASSIGN_OR_RETURN(const std::string device, DeviceOf(options));
   const std::string& type = options.storage_type;
-  if (!options.external_storage.empty()) MT_RETURN_IF_ERROR(CheckExternalStorage(options.external_storage));
+  for (const std::string& tier : TiersOf(type)) {
+    const TierKind* const kind = FindTierKind(tier);
+    if (kind != nullptr && kind->check != nullptr) MT_RETURN_IF_ERROR(kind->check(options));
+  }
   if (type.rfind("HBM", 0) != 0 || !device.empty()) return OkStatus();
   const Status gpu = device::DefaultDevice().status();
   if (gpu.ok()) return OkStatus();
@@ -191,11 +161,12 @@ Status MakeTiers(const Opening& opening, const Options& options, const std::vect
     // Recovered files stay until the table exists; then the instance decides whether they are kept.
     const bool stays = last && (options.keep || recover) && !opening.read_only;
     LowerTierOptions tier = opening.read_only ? LowerTierOptions() : budgets[i];
-    if (names[i] == "EXTERNAL") {
-      MT_ASSIGN_OR_RETURN(tier.tier, ExternalTier::Open(options.external_storage, options.name));
-    } else {
-      MT_ASSIGN_OR_RETURN(tier.tier, MakeTier(names[i], stays, recover, opening.read_only, directory));
+    const TierKind* const kind = FindTierKind(names[i]);
+    TierOpening how{options, "", stays, recover, opening.read_only};
+    if (kind->has_files) {
+      MT_ASSIGN_OR_RETURN(how.folder, PrepareFolder(*directory, names[i], recover));
     }
+    MT_ASSIGN_OR_RETURN(tier.tier, Holding(kind->has_files ? directory : nullptr, kind->open(how)));
     tiers->push_back(std::move(tier));
   }
   return OkStatus();
@@ -210,20 +181,23 @@ Status ComposeStorage(const Opening& opening, TableOptions* options, std::shared
   std::vector<std::string> names = TiersOf(options->storage_type);
   std::vector<LowerTierOptions> budgets = BudgetsOf(*options, names.size());
   MT_RETURN_IF_ERROR(TakeHbm(opening, options, &names, &budgets));
-  const bool in_place = names[0] == "PMEM";  // its rows are the slab, as those of DRAM are
+  const TierKind* const first = FindTierKind(names[0]);
+  const bool in_place = first != nullptr && first->open_row_memory != nullptr;  // its rows are the slab, as those of DRAM are
   const bool dram_named = names[0] == "DRAM" || in_place;
   std::vector<LowerTierOptions> lower;
   std::shared_ptr<RowMemory> row_memory;
   std::shared_ptr<InstanceDirectory> directory = opening.recover;
   if (names.back() != "DRAM") {
     MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
-    MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
+    for (const TierKind& kind : TierKinds()) {
+      if (kind.check_environment != nullptr) MT_RETURN_IF_ERROR(kind.check_environment());
+    }
     if (directory == nullptr && HasFiles(options->storage_type)) {
       MT_ASSIGN_OR_RETURN(directory, InstanceDirectory::Create(options->storage_path, options->name, /*keep=*/false));
     }
     if (in_place) {
       MT_ASSIGN_OR_RETURN(const std::string folder, PrepareFolder(*directory, names[0], /*recover=*/false));
-      MT_ASSIGN_OR_RETURN(row_memory, Holding<RowMemory>(directory, PmemRowMemory::Open(folder)));
+      MT_ASSIGN_OR_RETURN(row_memory, Holding(directory, first->open_row_memory(folder)));
     }
     MT_RETURN_IF_ERROR(MakeTiers(opening, *options, names, dram_named ? 1 : 0, budgets, directory, &lower));
     if (instance == nullptr && options->keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
@@ -233,7 +207,7 @@ Status ComposeStorage(const Opening& opening, TableOptions* options, std::shared
   options->dram_budget_rows = dram_named ? budgets[0].budget_rows : 0;
   if (directory != nullptr) options->removed_folder = directory->path();
   options->row_memory = std::move(row_memory);
-  const bool listed = names.back() == "EXTERNAL" && lower.back().tier->stats().rows > 0;
+  const bool listed = !lower.empty() && lower.back().tier->stats().rows > 0;
   options->adopt = opening.recover != nullptr || listed;
   options->lower_tiers = std::move(lower);
   if (opening.read_only) {

@@ -6,9 +6,9 @@
 //   dram_budget_bytes = 1 GiB    lower_tiers = { PmemTier, 8 GiB }, { SsdHashTier, unbounded }
 //                                /data/<encoded table name>/instance-<pid>-<number>/pmem/ and .../ssdhash/
 //
-// The tiers of one table share one instance directory (env/instance_dir.h). It is deleted with the last of them. In C++, only
-// this folder and cc/options know the kinds of tiers. A table uses the interface Tier. Python lists the kinds in
-// storage_types.py and sizing.py. The recipe for a new one is in CONTRIBUTING.md.
+// The tiers of one table share one instance directory (env/instance_dir.h). It is deleted with the last of them. A tier
+// registers its kind in its own folder (cc/options/tier_kind.h). A table uses the interface Tier. The recipe for a new one is
+// in CONTRIBUTING.md.
 //
 // HBM is above the table of the other tiers (table/host/table_below.h), on a Device. It is inclusive: its rows are copies of
 // rows below it, or newer.
@@ -53,9 +53,6 @@ struct Opening {
   // Where the memory of HBM comes from, of its device. Null: the device.
   std::shared_ptr<const hbm::MemorySource> hbm_memory;
 };
-
-// The environment variable that selects whether SSDHASH compacts on its own thread: 1: yes; 0, empty or unset: no.
-inline constexpr const char* kAsyncCompactionVariable = "TF_SSDHASH_ASYNC_COMPACTION";
 
 // The environment variable with the device of specs that name none. For tests.
 inline constexpr const char* kDeviceVariable = "TF_MULTITIER_DEVICE";

@@ -23,6 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
+constexpr char kAsyncCompactionVariable[] = "TF_SSDHASH_ASYNC_COMPACTION";
+
 class StorageTest : public testing::Test {
  protected:
   void SetUp() override {

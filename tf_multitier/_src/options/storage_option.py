@@ -11,6 +11,7 @@ import numbers
 import os
 import typing
 
+from tf_multitier import _engine
 from tf_multitier._src.options import option_record
 from tf_multitier._src.options.option_values import Option
 from tf_multitier._src.options.storage_types import CacheStrategy, StorageType
@@ -31,7 +32,7 @@ ENV_DEVICE = "TF_MULTITIER_DEVICE"  # "emulated": types with HBM work without a 
 # Storage types for which this build has tiers on every machine. Other types are refused by name when a variable is made.
 AVAILABLE_STORAGE_TYPES = tuple(t for t in StorageType if "HBM" not in t.tiers)
 
-TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
+TIERS_WITH_FILES = tuple(name for name, kind in _engine.tier_kinds().items() if kind["has_files"])
 
 
 class StorageOption(Option):
@@ -152,9 +153,9 @@ def storage_option_from_environment(environ=None):
 
 # Storage types for which the handle op and the engine use another name.
 _SAME_TIERS = {
-    StorageType.DEFAULT: StorageType.DRAM,
-    StorageType.PMEM_MEMKIND: StorageType.PMEM,
-    StorageType.PMEM_LIBPMEM: StorageType.PMEM,
+    kind: StorageType["_".join(kind.tiers)]
+    for kind in StorageType
+    if kind.name != "_".join(kind.tiers)
 }
 
 

@@ -9,7 +9,9 @@ numbers.
 from __future__ import annotations
 
 import enum
+import typing
 
+from tf_multitier import _engine
 from tf_multitier._src.options.option_values import did_you_mean
 
 
@@ -43,40 +45,27 @@ class _ProtoEnum(enum.IntEnum):
         return [(k, int(v)) for k, v in cls.__members__.items()]
 
 
-class StorageType(_ProtoEnum):
+# {name: (number, tiers)}, as the tiers register them (cc/options/tier_kind.h).
+_STORAGE_TYPES = {name: (number, tuple(tiers)) for name, number, tiers in _engine.storage_types()}
+
+
+class _FromEngine(enum.EnumMeta):
+    if typing.TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> StorageType: ...
+
+
+class StorageType(_ProtoEnum, metaclass=_FromEngine):
     """The tiers of an embedding variable. A name lists the tiers, fastest first, joined by underscores. DEFAULT means DRAM."""
 
-    DEFAULT = 0
-    DRAM = 1
-    PMEM_MEMKIND = 2
-    PMEM_LIBPMEM = 3
-    SSDHASH = 4
-    LEVELDB = 5
-    HBM = 6
-    PMEM = 7
-    DRAM_PMEM = 11
-    DRAM_SSDHASH = 12
-    HBM_DRAM = 13
-    DRAM_LEVELDB = 14
-    DRAM_PMEM_SSDHASH = 101
-    HBM_DRAM_SSDHASH = 102
-    DRAM_PMEM_LEVELDB = 103
-    HBM_DRAM_PMEM = 104
-    HBM_DRAM_LEVELDB = 105
-    HBM_DRAM_PMEM_SSDHASH = 106
-    HBM_DRAM_PMEM_LEVELDB = 107
-    EXTERNAL = 108
-    DRAM_EXTERNAL = 109
-    DRAM_PMEM_EXTERNAL = 110
+    _ignore_ = "_each"
+    for _each in _STORAGE_TYPES:
+        vars()[_each] = _STORAGE_TYPES[_each][0]
 
     @property
     def tiers(self) -> tuple[str, ...]:
         """The names of the tiers, fastest first, for example ("DRAM", "SSDHASH")."""
-        if self is StorageType.DEFAULT:
-            return ("DRAM",)
-        if self in (StorageType.PMEM_MEMKIND, StorageType.PMEM_LIBPMEM):
-            return ("PMEM",)
-        return tuple(self.name.split("_"))
+        return _STORAGE_TYPES[self.name][1]
 
 
 class CacheStrategy(_ProtoEnum):

@@ -10,6 +10,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import _engine
 from tf_multitier import options
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.options.storage_option import check_storage_available
@@ -24,7 +25,6 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 _HEADER = 32  # bytes of the header of a row in DRAM
 _HUGE_PAGE = 2 * _MIB
-_PIECE = 64 * _KIB  # bytes of a piece of a slab in files
 _DEFAULT_SIZE = _GIB  # bytes of a tier without a size that is not the last
 _DEFAULT_EMULATED_HBM = _MIB  # bytes of HBM without a size, on the emulated device
 _HBM_BUCKET = 128  # slots
@@ -39,6 +39,8 @@ _BUCKETS_WITH_TIERS = 1024  # minimal number of buckets of a shard's index if a 
 _COUNTED_KEY = 24  # bytes of a key that a counter filter counts
 _LOWER_ORDER = 96  # bytes per row of the replacement order of a lower tier that has a size
 _BATCH_KEY = 100  # bytes per key of a running operation, without the row
+_MOST_TIER_BYTES = 1 << 56  # of a tier, so that the engine's sums stay below 2^63
+_LOWER = _engine.tier_kinds()  # {name: what the engine says of the tier}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TierMemory:
     """Upper bounds for one tier, summed over all partitions.
 
     Attributes:
-      name: "HBM", "DRAM", "PMEM", "LEVELDB", "SSDHASH" or "EXTERNAL".
+      name: of the tier, as in the storage type: "DRAM", "SSDHASH".
       rows: maximal number of rows at a time.
       row_bytes: bytes of the data of those rows, as `storage_size` counts them.
       memory_bytes: bytes of resident memory. DRAM: rows, their headers and the replacement order. File tiers: the data in memory
@@ -246,7 +248,7 @@ class _Part:
     @property
     def in_place(self):
         """Whether rows are used in place, in mapped files."""
-        return self.names[0] == "PMEM"
+        return "row_memory_bytes" in _LOWER.get(self.names[0], ())
 
     @property
     def has_lower(self):
@@ -272,11 +274,11 @@ class _Part:
             if name == "DRAM":
                 resident, disk = self._dram(held, evicting), 0
             elif self.in_place:
-                resident, disk = _pmem_in_place(
-                    held, self.row_bytes, self.shards, evicting, self.exact
-                )
+                slots = self.shards * _share(held, self.shards)
+                resident, disk = self._of_engine(name, "row_memory_bytes", slots, self.shards)
+                resident += _order(slots, evicting, self.exact)
             else:
-                resident, disk = _LOWER[name](held, self.row_bytes)
+                resident, disk = self._of_engine(name, "bytes", held)
                 if budget is not None:
                     resident += _LOWER_ORDER * held
             most = min(rows, held * parts)
@@ -291,6 +293,13 @@ class _Part:
         if self.names[0] != "DRAM" and not self.in_place:  # DRAM has only the rows of operations
             size += self._dram(0, self.storage)
         return size
+
+    def _of_engine(self, name, what, rows, *more):
+        """(memory, disk) of a tier with this number of rows or slots."""
+        most = _MOST_TIER_BYTES // (self.row_bytes + 2 * _HEADER)
+        if rows > most:
+            raise ValueError(f"rows: expected at most {most} in tier {name}, found {rows}")
+        return _LOWER[name][what](rows, self.row_bytes, *more)
 
     def _dram(self, rows, evicting):
         return _dram(rows, self.batch, self.row_bytes, self.shards, evicting, self.exact)
@@ -417,62 +426,3 @@ def _filter(option, waiting):
         )
         return counters * option.counter_bits // 8 + 4 * _KIB
     return 0
-
-
-def _ssdhash(rows, bytes_per_row):
-    """(memory, disk) of SSDHASH, see docs/formats/ssdhash.md: 1.5 times the records and footers, plus four segments."""
-    record = bytes_per_row + 36
-    in_block = 4096 // record
-    if in_block and (4096 - in_block * record) * 10 < 4096:
-        record = math.ceil(4096 / in_block)
-    footer = 31
-    live = rows * (record + footer)
-    segment = min(max(live // 64, _MIB), 256 * _MIB)
-    disk = live * 3 // 2 + 4 * segment + 4 * _KIB * (6 + live // segment)
-    slots = disk // record
-    # Two open segments, and one behind each of them, keep 32 bytes per record. Smaller segments wait in memory until they are
-    # written. Three threads may be writing footers.
-    buffers = (
-        2 * min(segment, 4 * _MIB)
-        + 4 * 32 * segment // record
-        + min(live, 8 * _MIB)
-        + 3 * footer * segment // record
-    )
-    return slots // 4 + buffers, disk
-
-
-def _leveldb(rows, bytes_per_row):
-    """(memory, disk) of LEVELDB, see docs/formats/leveldb.md.
-
-    Disk: 2.5 times the entries, buffers and a table file, and twice the files of one compaction. Memory: write buffers, block
-    cache, filters and locations of entries.
-    """
-    entries = rows * (bytes_per_row + 24 + 8 + 16)
-    disk = 5 * entries // 2 + 96 * _MIB + 2 * min(entries, 25 * 32 * _MIB)
-    return (2 * 16 + 8 + 8) * _MIB + 28 * rows, disk
-
-
-def _pmem(rows, bytes_per_row):
-    """(memory, disk) of PMEM below DRAM, see docs/formats/pmem.md: file sizes double up to 1 GiB."""
-    slot = -(-(bytes_per_row + 32) // 64) * 64
-    data = rows * slot
-    disk = data + min(data, _GIB) + max(data // 8, 1024 * slot) + _MIB
-    return 24 * (disk // slot), disk
-
-
-def _pmem_in_place(rows, bytes_per_row, shards, evicting, exact):
-    """(memory, disk) of PMEM alone: rows in pieces of 64 KiB, in files whose sizes double up to 1 GiB."""
-    slots = shards * _share(rows, shards)
-    in_piece = 1 << max(0, _PIECE // (bytes_per_row + _HEADER)).bit_length() - 1
-    piece = -(-in_piece * (bytes_per_row + _HEADER) // (4 * _KIB)) * 4 * _KIB
-    data = (slots // in_piece + shards) * piece
-    return 64 * (data // piece) + _order(slots, evicting, exact), data + min(data, _GIB) + piece
-
-
-def _external(rows, bytes_per_row):
-    """(memory, disk) of EXTERNAL: the headers of its rows. The rows are where the storage has them."""
-    slots = 1 << max(6, (rows - 1).bit_length())  # both arrays double when they are full
-    return 36 * slots, 0
-
-
-_LOWER = {"EXTERNAL": _external, "PMEM": _pmem, "LEVELDB": _leveldb, "SSDHASH": _ssdhash}
