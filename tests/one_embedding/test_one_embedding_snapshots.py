@@ -20,6 +20,7 @@ from worlds import needs_eager
 
 from tf_multitier import one_embedding
 from tf_multitier.checkpoint import __main__ as command
+from tf_multitier.one_embedding import snapshots
 
 pytestmark = needs_eager
 DIM = 4
@@ -174,6 +175,27 @@ def test_kill_9_leaves_whole_snapshots_alone(tmp_path):
         made.save_snapshot("after")
         assert sorted(os.listdir(os.path.join(rank(path), "snapshots"))) == made.snapshots()
         del made
+
+
+def test_a_snapshot_syncs_what_it_wrote_and_not_what_it_linked(tmp_path, monkeypatch):
+    made = embedding(tmp_path, tables_of(1), 64, store=ssd_store(tmp_path, 500, 64))
+    made.variable.upsert(np.arange(20_000), np.ones([20_000, 64], F))
+    made.save_snapshot("first")
+    synced = []  # files
+
+    def sync(path):
+        synced.append((path, os.stat(path).st_ino))
+
+    monkeypatch.setattr(snapshots, "sync", sync)
+    made.save_snapshot("second")
+    folder = os.path.join(rank(tmp_path), "snapshots")
+    files = [os.stat(os.path.join(folder, "second", f)) for f in os.listdir(f"{folder}/second")]
+    written = {file.st_ino for file in files if file.st_nlink == 1}
+    assert len(files) > len(written) > 2  # index, TensorFlow's data, rows
+    *its, of_names, of_folders = synced
+    assert {inode for _, inode in its} == written
+    assert of_names[1] == os.stat(f"{folder}/second").st_ino
+    assert of_folders[0] == folder
 
 
 def test_readers_and_writers_equal_export(tmp_path):

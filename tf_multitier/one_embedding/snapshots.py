@@ -80,6 +80,11 @@ def temporary_folder(rank_folder: str) -> contextlib.AbstractContextManager[str]
     return working_folder(os.path.join(rank_folder, "snapshots"))
 
 
+def _written(folder):
+    """The files that a save wrote. One with a second name was linked, and the engine has synced it: each sync waits for the disk."""
+    return [file.path for file in os.scandir(folder) if file.stat().st_nlink == 1]
+
+
 @contextlib.contextmanager
 def new_snapshot(rank_folder: str, name: typing.Any) -> Iterator[str]:
     """Gives the prefix of a checkpoint to write. At the end it is the snapshot `name`; after an error there is none.
@@ -92,8 +97,8 @@ def new_snapshot(rank_folder: str, name: typing.Any) -> Iterator[str]:
     _check_new(folder)
     with temporary_folder(rank_folder) as made:
         yield prefix_of(made)
-        for file in os.listdir(made):
-            sync(os.path.join(made, file))
+        for file in _written(made):
+            sync(file)
         sync(made)
         _check_new(folder)
         os.rename(made, folder)
