@@ -57,27 +57,40 @@ _cuda_archive = rule(
     },
 )
 
-def mt_cuda_library(name, srcs, hdrs = [], deps = []):
+def _linked_impl(ctx):
+    return [CcInfo(linking_context = ctx.attr.library[CcInfo].linking_context)]
+
+# A library without its headers. They would be in the key of each file above, and a build with CUDA would compile all of them anew.
+_linked = rule(
+    implementation = _linked_impl,
+    attrs = {"library": attr.label(providers = [CcInfo])},
+)
+
+def mt_cuda_library(name, srcs, deps = []):
     """A library of sources for nvcc, with CUDA's runtime linked in: it opens the driver when it is used.
 
     Args:
-      name: the target's name.
-      srcs: .cu.cc files and private headers.
-      hdrs: public headers.
+      name: the target's name. Who depends on it has the headers that it includes among its own sources, with or without CUDA.
+      srcs: .cu.cc files and headers.
       deps: mt_cc_library targets.
     """
     _cuda_archive(
         name = name + "_archive",
-        srcs = srcs + hdrs,
+        srcs = srcs,
         tags = ["manual"],
         deps = deps,
     )
     native.cc_library(
-        name = name,
+        name = name + "_library",
         srcs = [":%s_archive" % name],
-        hdrs = hdrs,
         linkstatic = True,
         tags = ["manual"],
-        visibility = ["//cc:__subpackages__"],
+        visibility = ["//visibility:private"],
         deps = deps + ["@local_cuda//:cudart"],
+    )
+    _linked(
+        name = name,
+        library = ":%s_library" % name,
+        tags = ["manual"],
+        visibility = ["//cc:__subpackages__"],
     )
