@@ -19,14 +19,12 @@ def _cuda_archive_impl(ctx):
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     objects = []
     for source in ctx.files.srcs:
-        if source.extension == "h":
-            continue
         object = ctx.actions.declare_file(ctx.label.name + "/" + source.basename + ".o")
         objects.append(object)
         ctx.actions.run(
             executable = ctx.executable._nvcc,
             arguments = _FLAGS + ["-c", source.path, "-o", object.path],
-            inputs = depset(ctx.files.srcs, transitive = [headers]),
+            inputs = depset(ctx.files.srcs + ctx.files.included, transitive = [headers]),
             outputs = [object],
             env = environment,
             mnemonic = "Nvcc",
@@ -47,6 +45,7 @@ _cuda_archive = rule(
     implementation = _cuda_archive_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = True),
+        "included": attr.label_list(allow_files = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "_nvcc": attr.label(
             default = "@local_cuda//:nvcc",
@@ -66,17 +65,19 @@ _linked = rule(
     attrs = {"library": attr.label(providers = [CcInfo])},
 )
 
-def mt_cuda_library(name, srcs, deps = []):
+def mt_cuda_library(name, srcs, included, deps = []):
     """A library of sources for nvcc, with CUDA's runtime linked in: it opens the driver when it is used.
 
     Args:
       name: the target's name. Who depends on it has the headers that it includes among its own sources, with or without CUDA.
-      srcs: .cu.cc files and headers.
+      srcs: what nvcc compiles.
+      included: headers, and the files of units.
       deps: mt_cc_library targets.
     """
     _cuda_archive(
         name = name + "_archive",
         srcs = srcs,
+        included = included,
         tags = ["manual"],
         deps = deps,
     )
