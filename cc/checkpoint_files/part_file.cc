@@ -19,6 +19,8 @@ constexpr size_t kRowHeadBytes = 8 + 8 + 4;  // of a row: key, version, frequenc
 constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, count
 constexpr size_t kPayloadBytes = 16u << 20;  // about, of a payload
 constexpr uint64_t kMaxPayloadBytes = 1u << 30;
+// About, of a payload that is written at once: it is in the cache while it is encoded, summed and written.
+constexpr size_t kPieceBytes = 128u << 10;
 
 enum Kind : uint32_t {
   kMatrix = 1,
@@ -110,23 +112,48 @@ uint32_t Get32(const char* in) { return DecodeFixed32(reinterpret_cast<const uin
 
 }  // namespace
 
-Status PartFileWriter::NoMemory(size_t bytes) {
-  return ResourceExhaustedError("checkpoint part: no memory for a block of ", bytes, " bytes");
+Status PartFileWriter::BeginBlock(uint32_t kind, size_t entries, size_t payload_bytes) {
+  char head[kHeadBytes];
+  Put32(head, kind);
+  Put32(head + 4, static_cast<int64_t>(entries));
+  Put64(head + 8, static_cast<int64_t>(payload_bytes));
+  block_checksum_ = 0;
+  return Put(std::string_view(head, sizeof(head)));
+}
+
+Status PartFileWriter::Put(std::string_view bytes) {
+  block_checksum_ = ExtendCrc32c(block_checksum_, bytes.data(), bytes.size());
+  bytes_ += static_cast<int64_t>(bytes.size());
+  return append_(bytes);
+}
+
+Status PartFileWriter::EndBlock() {
+  char end[sizeof(uint32_t)];
+  Put32(end, block_checksum_);
+  checksum_ = WithBlock(checksum_, block_checksum_);
+  bytes_ += static_cast<int64_t>(sizeof(end));
+  return append_(std::string_view(end, sizeof(end)));
 }
 
 Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string_view payload) {
-  char head[kHeadBytes], end[sizeof(uint32_t)];
-  Put32(head, kind);
-  Put32(head + 4, static_cast<int64_t>(entries));
-  Put64(head + 8, static_cast<int64_t>(payload.size()));
-  const uint32_t checksum = ExtendCrc32c(Crc32c(head, kHeadBytes), payload.data(), payload.size());
-  Put32(end, checksum);
-  checksum_ = WithBlock(checksum_, checksum);
-  MT_RETURN_IF_ERROR(append_(std::string_view(head, sizeof(head))));
-  MT_RETURN_IF_ERROR(append_(payload));
-  MT_RETURN_IF_ERROR(append_(std::string_view(end, sizeof(end))));
-  bytes_ += static_cast<int64_t>(sizeof(head) + payload.size() + sizeof(end));
-  return OkStatus();
+  MT_RETURN_IF_ERROR(BeginBlock(kind, entries, payload.size()));
+  MT_RETURN_IF_ERROR(Put(payload));
+  return EndBlock();
+}
+
+template <typename Encode>
+Status PartFileWriter::WriteEntries(uint32_t kind, size_t from, size_t to, size_t entry, const Encode& encode) {
+  const size_t at_once = std::min(to - from, std::max<size_t>(1, kPieceBytes / entry));
+  const ArrayPtr<char> piece = NewArray<char>(at_once * entry);
+  if (piece == nullptr) return ResourceExhaustedError("checkpoint part: no memory for ", at_once * entry, " bytes");
+  MT_RETURN_IF_ERROR(BeginBlock(kind, to - from, (to - from) * entry));
+  for (size_t i = from; i < to;) {
+    char* out = piece.get();
+    for (const size_t end = std::min(to, i + at_once); i < end; ++i, out += entry) encode(i, out);
+    MT_RETURN_IF_ERROR(Put(std::string_view(piece.get(), static_cast<size_t>(out - piece.get()))));
+  }
+  rows_ += static_cast<int64_t>(to - from);
+  return EndBlock();
 }
 
 Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
@@ -147,34 +174,23 @@ Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
 Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
   const DType dtype = rows.columns[0].dtype;
-  const size_t entry = RowBytes(rows.columns), value_bytes = dim * DTypeSize(dtype), bytes = (to - from) * entry;
-  const ArrayPtr<char> payload = NewArray<char>(bytes);
-  if (payload == nullptr) return NoMemory(bytes);
-  char* out = payload.get();
-  for (size_t i = from; i < to; ++i, out += entry) {
+  const size_t value_bytes = dim * DTypeSize(dtype);
+  return WriteEntries(kRows, from, to, RowBytes(rows.columns), [&](size_t i, char* out) {
     Put64(out, rows.keys[i]);
     Put64(out + 8, rows.versions[i]);
     Put32(out + 16, rows.frequencies[i]);
     const float* const data = rows.data.data() + i * elements;
     PutValues(out + kRowHeadBytes, dtype, data, dim);
     PutFloats(out + kRowHeadBytes + value_bytes, data + dim, elements - dim);
-  }
-  rows_ += static_cast<int64_t>(to - from);
-  return WriteBlock(kRows, to - from, std::string_view(payload.get(), bytes));
+  });
 }
 
 Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
-  const size_t entry = sizeof(int64_t) + dim * DTypeSize(dtype_), bytes = (to - from) * entry;
-  const ArrayPtr<char> payload = NewArray<char>(bytes);
-  if (payload == nullptr) return NoMemory(bytes);
-  char* out = payload.get();
-  for (size_t i = from; i < to; ++i, out += entry) {
+  return WriteEntries(kFrozen, from, to, sizeof(int64_t) + dim * DTypeSize(dtype_), [&](size_t i, char* out) {
     Put64(out, rows.keys[i]);
     PutValues(out + sizeof(int64_t), dtype_, rows.data.data() + i * elements, dim);
-  }
-  rows_ += static_cast<int64_t>(to - from);
-  return WriteBlock(kFrozen, to - from, std::string_view(payload.get(), bytes));
+  });
 }
 
 Status PartFileWriter::AddLinked(const LinkedRecords& records) {

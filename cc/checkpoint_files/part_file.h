@@ -59,8 +59,14 @@ class PartFileWriter {
   uint32_t checksum() const { return checksum_; }  // for the manifest, after End
 
  private:
+  // A block: BeginBlock, its payload by calls of Put, EndBlock.
+  Status BeginBlock(uint32_t kind, size_t entries, size_t payload_bytes);
+  Status Put(std::string_view bytes);
+  Status EndBlock();
   Status WriteBlock(uint32_t kind, size_t entries, std::string_view payload);
-  static Status NoMemory(size_t bytes);
+  // A block of rows. encode(i, out) puts the `entry` bytes of row i.
+  template <typename Encode>
+  Status WriteEntries(uint32_t kind, size_t from, size_t to, size_t entry, const Encode& encode);
   Status AddRows(const Rows& rows, size_t from, size_t to);
   Status AddFrozen(const Rows& rows, size_t from, size_t to);
   Status AddRemoved(const Rows& rows);
@@ -74,6 +80,7 @@ class PartFileWriter {
   int64_t counted_ = 0;
   int64_t removed_ = 0;
   int64_t bytes_ = 0;
+  uint32_t block_checksum_ = 0;  // of the block that is being written
   uint32_t checksum_ = 0;
 };
 

@@ -184,6 +184,28 @@ TEST(PartFileTest, ABlockThatIsLargerThanTheFileIsDamage) {
   }
 }
 
+// Its payload is written in pieces.
+TEST(PartFileTest, ALargeBlockGivesBackItsRows) {
+  Manifest manifest = ExampleManifest();
+  Rows rows;
+  rows.columns = manifest.columns;
+  for (int64_t i = 0; i < 10'000; ++i) {
+    rows.keys.push_back(i * 7);
+    rows.frequencies.push_back(i);
+    rows.versions.push_back(-i);
+    for (int64_t j = 0; j < 3; ++j) rows.data.push_back(static_cast<float>(3 * i + j));
+  }
+  manifest.num_rows = static_cast<int64_t>(rows.keys.size());
+  InitializerSpec initializer;
+  Rows read;
+  const Status status = Read(manifest, Write(manifest, rows), &initializer, &read);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(read.keys, rows.keys);
+  EXPECT_EQ(read.frequencies, rows.frequencies);
+  EXPECT_EQ(read.versions, rows.versions);
+  EXPECT_EQ(read.data, rows.data);
+}
+
 TEST(PartFileTest, GivesBackWhatWasWritten) {
   const Rows rows = ExampleRows();
   const std::string file = Write(ExampleManifest(), rows);

@@ -37,24 +37,22 @@ py::dict ToDict(Rows rows) {
 namespace {
 
 template <typename T>
-std::vector<T> VectorOf(const py::dict& dict, const char* name) {
+void Take(const py::dict& dict, const char* name, std::vector<T>* to) {
   const auto array = dict[name].cast<Array<T>>();
-  return std::vector<T>(array.data(), array.data() + array.size());
+  to->assign(array.data(), array.data() + array.size());
 }
 
 }  // namespace
 
-Rows FromDict(const py::dict& dict) {
-  Rows rows;
-  rows.columns = ToSpecs(dict["columns"].cast<std::vector<ColumnTuple>>());
-  rows.keys = VectorOf<int64_t>(dict, "keys");
-  rows.frequencies = VectorOf<int64_t>(dict, "frequencies");
-  rows.versions = VectorOf<int64_t>(dict, "versions");
-  rows.data = VectorOf<float>(dict, "data");
-  rows.counted_keys = VectorOf<int64_t>(dict, "counted_keys");
-  rows.counted_frequencies = VectorOf<int64_t>(dict, "counted_frequencies");
-  rows.counted_versions = VectorOf<int64_t>(dict, "counted_versions");
-  return rows;
+void FromDict(const py::dict& dict, Rows* rows) {
+  rows->columns = ToSpecs(dict["columns"].cast<std::vector<ColumnTuple>>());
+  Take(dict, "keys", &rows->keys);
+  Take(dict, "frequencies", &rows->frequencies);
+  Take(dict, "versions", &rows->versions);
+  Take(dict, "data", &rows->data);
+  Take(dict, "counted_keys", &rows->counted_keys);
+  Take(dict, "counted_frequencies", &rows->counted_frequencies);
+  Take(dict, "counted_versions", &rows->counted_versions);
 }
 
 }  // namespace multitier

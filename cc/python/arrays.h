@@ -53,7 +53,8 @@ std::vector<ColumnTuple> ToTuples(const std::vector<ColumnSpec>& columns);
 
 // Converts rows to the dict for Python's `Rows`, and back.
 py::dict ToDict(Rows rows);
-Rows FromDict(const py::dict& dict);
+// In place of what `rows` had. Memory that it has is used again.
+void FromDict(const py::dict& dict, Rows* rows);
 
 }  // namespace multitier
 

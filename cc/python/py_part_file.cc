@@ -106,6 +106,7 @@ PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifes
     if (exists) return AlreadyExistsError("checkpoint part ", path);
     MT_ASSIGN_OR_RETURN(file_, Env::Posix()->NewWritableFile(path));
     path_ = path;
+    writeback_.emplace(path);
     UnfinishedSave::Begin(prefix);
     UnfinishedSave::Mark(prefix, path);
     writer_ =
@@ -132,8 +133,10 @@ void PyPartWriter::CheckOpen() const {
 }
 
 void PyPartWriter::Add(const py::dict& dict) {
-  Rows rows = FromDict(dict);
   CheckOpen();
+  Rows& rows = rows_;
+  FromDict(dict, &rows);
+  rows.removed_keys.clear();
   if (dict.contains("removed_keys")) {
     if (manifest_.since == 0) ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": removed keys, and no delta"));
     const auto removed = dict["removed_keys"].cast<Array<int64_t>>();
@@ -165,7 +168,9 @@ void PyPartWriter::Add(const py::dict& dict) {
                                     key, " of part ", owner);
       }
     }
-    return writer_->Add(rows);
+    MT_RETURN_IF_ERROR(writer_->Add(rows));
+    writeback_->Grew(static_cast<uint64_t>(writer_->bytes()));
+    return OkStatus();
   });
 }
 
@@ -198,6 +203,7 @@ std::string PyPartWriter::Finish() {
     return file_->Close();
   });
   file_.reset();
+  rows_ = Rows();
   finished_ = true;
   manifest_.num_rows = writer_->rows();
   manifest_.num_removed = writer_->removed();

@@ -18,6 +18,7 @@
 
 #include "cc/checkpoint_files/part_file.h"
 #include "cc/checkpoint_files/table_part.h"
+#include "cc/env/early_writeback.h"
 #include "cc/env/env.h"
 #include "cc/python/arrays.h"
 
@@ -75,7 +76,9 @@ class PyPartWriter {
   std::string path_;  // empty unless there is a file
   bool finished_ = false;
   std::unique_ptr<WritableFile> file_;
+  std::optional<EarlyWriteback> writeback_;
   std::unique_ptr<PartFileWriter> writer_;
+  Rows rows_;  // those of the last Add, for their memory
 };
 
 }  // namespace multitier

@@ -169,7 +169,8 @@ int64_t PyTable::Upsert(const Array<int64_t>& keys, const std::vector<std::pair<
 }
 
 void PyTable::Import(const py::dict& dict) {
-  const Rows rows = FromDict(dict);
+  Rows rows;
+  FromDict(dict, &rows);
   Run([&] { return table_->Import(rows); });
 }
 
