@@ -90,7 +90,7 @@ Status ApplyOperation::GatherEntries(uint32_t begin, uint32_t end, LockOf lock_o
   auto place_of = [&](uint32_t e) {
     if (keys_.places.empty()) return EmbeddingTable::kNoPlace;
     const uint32_t place = keys_.places[batch.first_position(e)];
-    return place < rows_of(e).row_slots() ? place : EmbeddingTable::kNoPlace;  // the table may be another one since
+    return place < rows_of(e).scan().row_slots() ? place : EmbeddingTable::kNoPlace;  // the table may be another one since
   };
   auto fetch_buckets = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
@@ -145,7 +145,7 @@ Status ApplyOperation::GatherEntries(uint32_t begin, uint32_t end, LockOf lock_o
       ++hits;
     }
   }
-  rows_of(begin).counters.hits_dram += hits;
+  rows_of(begin).counters().hits_dram += hits;
   while (!absent.empty()) {  // those of one shard at a time
     const int s = ShardOf(absent.front());
     const auto others = std::stable_partition(absent.begin(), absent.end(), [&](uint32_t e) { return ShardOf(e) == s; });
@@ -259,7 +259,7 @@ Status ApplyOperation::TakeRoom(Shard::Locked& lock, size_t n, size_t* taken) {
   if (!no_room_.ok()) return no_room_;
   const RowLayout& layout = *lock->layout();
   size_t rows = lock->dram_rows();
-  for (int level = 0; level < base_.common.levels.count; ++level) rows += static_cast<size_t>(lock->rows_in(level));
+  for (int level = 0; level < base_.common.levels.count; ++level) rows += static_cast<size_t>(lock->counts().rows_in[level]);
   const size_t most = base_.budgets.share(base_.budgets.dram_rows(layout), layout);
   *taken = std::min(n, most - std::min(rows, most));
   if (*taken < n && !refuses_without_room()) {
@@ -298,7 +298,7 @@ class ApplyOperation::Visitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
-    ++lock->counters.lower[key->level].hits;
+    ++lock->counters().lower[key->level].hits;
     return Answer::kInstall;
   }
   void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) override {

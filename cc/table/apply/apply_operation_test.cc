@@ -71,7 +71,7 @@ class ApplyOperationTest : public ::testing::Test {
   }
   Found Find(int64_t key) { return Shard::Locked(base_->shards[0])->Find(key, HashKey(key)); }
   float first_element(int64_t key) { return reinterpret_cast<const float*>(RowSlab::Data(Find(key).row))[0]; }
-  int64_t rows() { return Shard::Locked(base_->shards[0])->rows(); }
+  int64_t rows() { return Shard::Locked(base_->shards[0])->counts().rows; }
   size_t dram_rows() { return Shard::Locked(base_->shards[0])->dram_rows(); }
 
   const std::vector<int64_t> three_keys_ = {7, 8, 9};

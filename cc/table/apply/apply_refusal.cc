@@ -28,7 +28,7 @@ bool ApplyOperation::IsFull(const ShardRows& shard, size_t n) const {
   size_t room = most >> base_.shards.log2(), rows = shard.dram_rows();
   for (int level = 0; level < levels; ++level) {
     room += base_.budgets.lower_share(level, layout);
-    rows += static_cast<size_t>(shard.rows_in(level));
+    rows += static_cast<size_t>(shard.counts().rows_in[level]);
   }
   return rows + n > room;
 }

@@ -56,7 +56,7 @@ void ApplyOperation::UpdatePart(const UpdateArguments& update, int part) {
   FreedRecords freed;
   WithLocks(part, [&](auto lock_of, auto rows_of) {
     UpdateEntries(update, begin, end, lock_of, rows_of, &freed);
-    rows_of(begin).counters.refused += held_.empty() ? refused_[static_cast<size_t>(part)] : refused();
+    rows_of(begin).counters().refused += held_.empty() ? refused_[static_cast<size_t>(part)] : refused();
   });
   base_.tiers.Free(&freed);
 }
@@ -150,7 +150,7 @@ void ApplyOperation::UpdateEntries(const UpdateArguments& update, uint32_t begin
       shard.FinishChange(row, Touched(entries[i]), batch.num_keys(), freed);
       if (gets_colder) shard.Reorder(row, batch.hash(entries[i]), stamp_);
     }
-    rows_of(begin).counters.updates += static_cast<int64_t>(n);
+    rows_of(begin).counters().updates += static_cast<int64_t>(n);
   }
 }
 

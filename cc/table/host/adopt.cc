@@ -107,7 +107,7 @@ Status HostTable::Adopt() {
       header.version = all[s][i].version;
       header.frequency = all[s][i].frequency;
       header.recency = static_cast<uint32_t>(i + 1);
-      lock->Order(level, header, all[s][i].location);
+      lock->records().Order(level, header, all[s][i].location);
     }
   }
   return OkStatus();

@@ -52,7 +52,7 @@ void HostTable::VisitCounted(Visit visit) {
   for (auto& shard : shards_) {
     for (uint32_t from = 0, end = 1; from < end; from += kBoundSlice) {
       Shard::Locked lock(shard.get());
-      end = lock->counted_slots();
+      end = lock->scan().counted_slots();
       for (uint32_t location = from; location < std::min(end, from + kBoundSlice); ++location) {
         const CountedKey counted = lock->counted(location);
         if (counted.frequency != 0 && counted.pins == 0) visit(lock, counted);
@@ -66,7 +66,7 @@ void HostTable::BoundCounted() {
   if (options_.filter.kind != AdmissionKind::kCounter || most == 0) return;
   MutexLock alone(bounding_counted_);
   int64_t found = 0;
-  for (auto& shard : shards_) found += Shard::Locked(shard.get())->counted_rows();
+  for (auto& shard : shards_) found += Shard::Locked(shard.get())->counts().counted_rows;
   if (found <= most) return;
   LeastStandings least(static_cast<size_t>(found - (most - most / 8)));
   VisitCounted([&](Shard::Locked&, const CountedKey& counted) { least.Add(StandingOf(counted)); });

@@ -83,7 +83,7 @@ void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
     FreedRecords freed;
     {
       Shard::Locked lock(shard);
-      end = lock->row_slots();
+      end = lock->scan().row_slots();
       const uint32_t to = std::min<uint32_t>(end, from + kExpireSlice);
       for (uint32_t location = from; location < to; ++location) {
         const RowHeader* row = lock->row(location);
@@ -93,7 +93,7 @@ void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
         ForgetCount(row->key);
         lock->Erase(lock->Find(row->key, HashKey(row->key)), &freed);
         ++*expired;
-        ++lock->counters.expired;
+        ++lock->counters().expired;
       }
     }
     (void)tiers_.Remove(writer, &freed);  // a refused removal is repeated
@@ -103,7 +103,7 @@ void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
     snapshot_.Await();
     Shard::Locked lock(shard);
-    end = lock->counted_slots();
+    end = lock->scan().counted_slots();
     for (uint32_t location = from; location < std::min(end, from + kExpireSlice); ++location) {
       const CountedKey counted = lock->counted(location);
       if (counted.frequency == 0 || counted.pins != 0 || !ExpiredBySteps(step, counted.version)) continue;
@@ -152,7 +152,7 @@ Status HostTable::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.Add(batch, e, s);
   ExpireVisitor visitor(this, step, by_weight);
   const Status status = reader_.Read(&keys, &visitor);
-  Shard::Locked(shard)->counters.expired += visitor.rows();
+  Shard::Locked(shard)->counters().expired += visitor.rows();
   *expired += visitor.rows();
   (void)tiers_.Remove(writer, visitor.removed());  // a refused removal is repeated
   base_.removed.Spill();

@@ -87,9 +87,9 @@ namespace {
 
 // Adds what a shard has to the statistics of the table, of DRAM, and of each lower tier.
 void AddShard(const ShardRows& shard, int levels, TableStats* stats, TableStats::PerTier* dram, TableStats::PerTier* below) {
-  const ShardCounters& c = shard.counters;
-  stats->rows += shard.rows();
-  stats->counted_keys += shard.counted_rows();
+  const ShardCounters& c = shard.counters();
+  stats->rows += shard.counts().rows;
+  stats->counted_keys += shard.counts().counted_rows;
   stats->updates += c.updates;
   stats->created += c.created;
   stats->removed += c.removed;
@@ -97,18 +97,18 @@ void AddShard(const ShardRows& shard, int levels, TableStats* stats, TableStats:
   stats->dropped += c.dropped;
   stats->refused += c.refused;
   stats->corrupt += c.corrupt;
-  stats->prefetched += shard.prefetched();
+  stats->prefetched += shard.pins().pinned();
   stats->false_matches += c.false_matches;
-  stats->index_bytes += static_cast<int64_t>(shard.index_bytes());
-  stats->filter_bytes += static_cast<int64_t>(shard.counted_bytes());
-  dram->rows += shard.rows();
-  dram->resident_bytes += static_cast<int64_t>(shard.resident_bytes());
+  stats->index_bytes += static_cast<int64_t>(shard.bytes().index);
+  stats->filter_bytes += static_cast<int64_t>(shard.bytes().counted);
+  dram->rows += shard.counts().rows;
+  dram->resident_bytes += static_cast<int64_t>(shard.bytes().resident);
   dram->hits += c.hits_dram;
   for (int level = 0; level < levels; ++level) {
     const ShardCounters::Lower& from = c.lower[level];
     TableStats::PerTier& to = below[level];
-    dram->rows -= shard.rows_in(level);
-    to.rows += shard.rows_in(level);
+    dram->rows -= shard.counts().rows_in[level];
+    to.rows += shard.counts().rows_in[level];
     to.hits += from.hits;
     to.promotions += from.promotions;
     to.demotions += from.demotions;
@@ -137,7 +137,7 @@ TableStats HostTable::Stats() const {
   dram.budget_bytes = static_cast<int64_t>(base_.budgets.dram().bytes(layout->row_bytes()));
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
-    lock->SweepPrefetched(now);
+    lock->pins().Sweep(now);
     AddShard(*lock, levels_.count, &stats, &dram, below);
   }
   stats.row_bytes = static_cast<int64_t>(layout->row_bytes());
@@ -178,7 +178,7 @@ TableStats HostTable::Stats() const {
 
 int64_t HostTable::TotalCount() const {
   int64_t rows = 0;
-  for (auto& shard : shards_) rows += Shard::Locked(shard)->rows();
+  for (auto& shard : shards_) rows += Shard::Locked(shard)->counts().rows;
   return rows;
 }
 
@@ -219,7 +219,7 @@ Status HostTable::Reserve(uint64_t rows) {
   const size_t words = share(in_all), slots = share(in_dram);
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
-    const auto keys = static_cast<size_t>(lock->rows() + lock->counted_rows());
+    const auto keys = static_cast<size_t>(lock->counts().rows + lock->counts().counted_rows);
     if (words > keys) MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveWords(words - keys)));
     if (slots > lock->dram_rows()) MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveRows(slots - lock->dram_rows())));
   }

@@ -167,7 +167,7 @@ void HostTable::NotInMemory(const KeyBatch& batch, int s, std::vector<uint32_t>*
 
 size_t HostTable::RowsOf(const ShardRows& shard) const {
   size_t rows = shard.dram_rows();
-  for (int level = 0; level < levels_.count; ++level) rows += static_cast<size_t>(shard.rows_in(level));
+  for (int level = 0; level < levels_.count; ++level) rows += static_cast<size_t>(shard.counts().rows_in[level]);
   return rows;
 }
 
@@ -223,7 +223,7 @@ void HostTable::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int
       if (row == nullptr && created > 0) row = shard.Find(batch.key(e), batch.hash(e)).row;  // of this group
       if (row != nullptr) {
         shard.Pin(row);
-        ++shard.counters.hits_dram;
+        ++shard.counters().hits_dram;
       } else if (room && IsNowhere(found[e - from])) {
         row = shard.Create(batch.key(e), batch.hash(e), chunk.stamp);
         created += row != nullptr;

@@ -36,7 +36,7 @@ class FactsVisitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
-    ++lock->counters.lower[key->level].hits;
+    ++lock->counters().lower[key->level].hits;
     (*facts_)[key->entry] = KeyFacts{header.frequency, header.version, levels_->number(key->level)};
     return Answer::kKeep;
   }

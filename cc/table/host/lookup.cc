@@ -175,7 +175,7 @@ void HostTable::LookupSlice(const Shard::Shared* shards, Span<const int64_t> key
       }
       if (stamp != 0) {  // other lookups may, too
         const auto use = static_cast<uint32_t>(stamp + base + i);
-        if (NoteUse(row, use, step, notes_lazily_)) shards[shards_.index(HashKey(row->key))]->NotePinUsed();
+        if (NoteUse(row, use, step, notes_lazily_)) shards[shards_.index(HashKey(row->key))]->pins().Used();
       }
       CopyValue(dtype, RowSlab::Data(row), out.row(i), dim);
     }
@@ -237,7 +237,7 @@ class LookupVisitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
-    ++lock->counters.lower[key->level].hits;
+    ++lock->counters().lower[key->level].hits;
     key->has_row = true;
     const bool room = promotes_ && budgets_->dram_rows(*lock->layout()) > 0 && !demoter_->failed();
     return room ? Answer::kInstall : Answer::kKeep;

@@ -28,7 +28,7 @@ class PrefetchVisitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
-    ++lock->counters.lower[key->level].hits;
+    ++lock->counters().lower[key->level].hits;
     return Answer::kInstall;
   }
   void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) override {
@@ -70,8 +70,8 @@ Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_
                                          int64_t in_use = 0;
                                          for (auto& shard : shards_) {
                                            Shard::Locked lock(shard);
-                                           lock->SweepPrefetched(now);
-                                           in_use += lock->prefetched();
+                                           lock->pins().Sweep(now);
+                                           in_use += lock->pins().pinned();
                                          }
                                          return in_use;
                                        });
@@ -88,7 +88,7 @@ Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_
       const bool fits = *pinned + static_cast<int64_t>(below.size()) < room.rows();
       const Found found = lock->Find(batch->key(e), batch->hash(e));
       if (found.row != nullptr) {
-        *pinned += lock->PinPrefetched(found.row, until, fits);
+        *pinned += lock->pins().Pin(found.row, until, fits);
       } else if (found.maybe_below && fits) {
         below.Add(*batch, e, s).touched = stamp + batch->first_position(e);
       }
@@ -97,7 +97,7 @@ Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_
   PrefetchVisitor visitor(&shards_);
   const Status status = reader_.Read(&below, &visitor);
   visitor.Release([&](Shard::Locked& lock, RowHeader* row) {
-    if (status.ok()) *pinned += lock->PinPrefetched(row, until, /*room=*/true);
+    if (status.ok()) *pinned += lock->pins().Pin(row, until, /*room=*/true);
   });
   MT_RETURN_IF_ERROR(status);
   demoter_.TrimAndRemember();
@@ -108,7 +108,7 @@ void HostTable::ReleasePrefetched() {
   const Result<OperationScope> inside = OperationScope::Enter(&base_);
   if (!inside.ok()) return;
   for (auto& shard : shards_) {
-    Shard::Locked(shard)->SweepPrefetched(~uint64_t{0});
+    Shard::Locked(shard)->pins().Sweep(~uint64_t{0});
   }
   demoter_.TrimAndRemember();
 }

@@ -79,7 +79,7 @@ Status HostTable::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
     }
   }
   const Status status = reader_.Read(&below, &visitor);
-  Shard::Locked(shard)->counters.removed += visitor.rows();
+  Shard::Locked(shard)->counters().removed += visitor.rows();
   *removed += visitor.rows();
   (void)tiers_.Remove(writer, visitor.removed());  // the keys are out of the table; a refused removal is repeated
   base_.removed.Spill();

@@ -26,7 +26,7 @@ class CopyOutVisitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
-    if (promotes_) ++lock->counters.lower[key->level].hits;
+    if (promotes_) ++lock->counters().lower[key->level].hits;
     Copy(key->entry, header.version, header.frequency, key->row.data());
     const bool room = promotes_ && budgets_.dram_rows(*lock->layout()) > 0 && !demoter_.failed();
     return room ? Answer::kInstall : Answer::kKeep;
@@ -125,7 +125,7 @@ Status HostTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
       visitor.CopyRow(e, found.row);
       const bool used = found.row != nullptr && touched != 0 &&
                         NoteUse(found.row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * n), notes_lazily_);
-      if (used) lock->NotePinUsed();
+      if (used) lock->pins().Used();
     }
   }
   if (use && !below.empty()) snapshot_.Await();  // rows that come up may have to be copied for it

@@ -122,11 +122,11 @@ class HostTable::Scanner {
     const auto give = [&](const auto& found) { Give(found); };
     auto left = static_cast<uint32_t>(*place);
     if (*place < kInRows) {
-      if (*place == 0) left = lock->counted_slots();
-      *place = lock->VisitCounted(&left, kSliceSlots, go_on, give) ? left : kInRows | lock->row_slots();
+      if (*place == 0) left = lock->scan().counted_slots();
+      *place = lock->scan().VisitCounted(&left, kSliceSlots, go_on, give) ? left : kInRows | lock->scan().row_slots();
       return true;
     }
-    const bool more = lock->VisitRows(&left, kSliceSlots, bytes_ahead_, go_on, give);
+    const bool more = lock->scan().VisitRows(&left, kSliceSlots, bytes_ahead_, go_on, give);
     *place = kInRows | left;
     return more;
   }
@@ -140,8 +140,8 @@ class HostTable::Scanner {
     if (status.ok()) status = GiveRecords(below, &damaged);
     if (!below.pending.empty()) {
       Shard::Locked lock(table_->shards_[shard]);
-      for (const Pending& one : below.pending) lock->EndReadAt(one.home, below.log2, one.id);
-      lock->counters.corrupt += damaged;
+      for (const Pending& one : below.pending) lock->scan().EndReadAt(one.home, below.log2, one.id);
+      lock->counters().corrupt += damaged;
     }
     if (!status.ok()) {
       CutOff(keys_before, counted_before, &rows_);
@@ -154,13 +154,13 @@ class HostTable::Scanner {
   // Gives what is in memory, and makes the words of records pending. Returns the next place.
   uint64_t GiveMemory(int shard, uint64_t place, Below* below) {
     Shard::Locked lock(table_->shards_[shard]);
-    while (lock->ReadingAt(HomeAt(place, lock->log2_homes()))) lock.WaitForResolution(lock.resolutions());
-    const int log2 = below->log2 = lock->log2_homes();
+    while (lock->scan().ReadingAt(HomeAt(place, lock->scan().log2_homes()))) lock.WaitForResolution(lock.resolutions());
+    const int log2 = below->log2 = lock->scan().log2_homes();
     int homes = 0;
     do {
       const uint32_t home = HomeAt(place, log2);
       FetchAhead(lock, place, log2);
-      lock->VisitHome(
+      lock->scan().VisitHome(
           home, [&](const RowHeader& row) { Give(row); }, [&](const CountedKey& counted) { Give(counted); },
           [&](int level, uint32_t location) {
             return !thresholds_ || table_->tiers_.MayReach(level, location, request_.min_version, request_.min_frequency);
@@ -173,15 +173,15 @@ class HostTable::Scanner {
           });
       place += StepOf(log2);
     } while (place < kPlaceOfNoHome && ++homes < kSliceHomes && below->pending.size() < kSliceRecords &&
-             Given(rows_) + below->pending.size() < most_ && !lock->ReadingAt(HomeAt(place, log2)));
+             Given(rows_) + below->pending.size() < most_ && !lock->scan().ReadingAt(HomeAt(place, log2)));
     return place;
   }
 
   // A home is far from the one before it in memory, and so are its rows.
   void FetchAhead(const Shard::Locked& lock, uint64_t place, int log2) const {
     const uint64_t words = place + kHomesAhead * StepOf(log2), its_rows = place + kHomesAhead / 2 * StepOf(log2);
-    if (words < kPlaceOfNoHome) lock->PrefetchHome(HomeAt(words, log2));
-    if (its_rows < kPlaceOfNoHome) lock->PrefetchRowsAt(HomeAt(its_rows, log2), bytes_ahead_);
+    if (words < kPlaceOfNoHome) lock->scan().PrefetchHome(HomeAt(words, log2));
+    if (its_rows < kPlaceOfNoHome) lock->scan().PrefetchRowsAt(HomeAt(its_rows, log2), bytes_ahead_);
   }
 
   Status Read(Below* below) {

@@ -64,7 +64,7 @@ class ChangedKeyVisitor : public RecordVisitor {
       : layout_(layout), all_columns_(all_columns), rows_(rows) {}
   bool NeedsRow() const override { return true; }
   Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
-    if (!lock->TakeKeyToGive(key->key)) return OkStatus();  // it changed since, and was copied
+    if (!lock->snapshot().TakeKeyToGive(key->key)) return OkStatus();  // it changed since, and was copied
     if (found.row != nullptr && !found.row->has(kRowUncommitted)) {
       Append(key->key, found.row->frequency, found.row->version, RowSlab::Data(found.row));
     } else if (found.counted != nullptr && found.counted->frequency > 0) {
@@ -75,7 +75,7 @@ class ChangedKeyVisitor : public RecordVisitor {
     return OkStatus();
   }
   Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
-    if (lock->TakeKeyToGive(key->key)) Append(key->key, header.frequency, header.version, key->row.data());
+    if (lock->snapshot().TakeKeyToGive(key->key)) Append(key->key, header.frequency, header.version, key->row.data());
     return Answer::kKeep;
   }
 
@@ -116,10 +116,10 @@ class HostTable::Snapshot : public TableSnapshot {
     if (loses_track) table_->base_.changes_since = 0;
     for (auto& shard : table_->shards_) {
       Shard::Locked lock(shard);
-      lock->EndSnapshot();
-      if (loses_track) lock->ForgetChanges();
+      lock->snapshot().End();
+      if (loses_track) lock->snapshot().ForgetChanges();
     }
-    Shard::Locked(table_->shards_[0])->counters.corrupt += corrupt_;
+    Shard::Locked(table_->shards_[0])->counters().corrupt += corrupt_;
   }
 
   Status Hold() override {
@@ -137,17 +137,17 @@ class HostTable::Snapshot : public TableSnapshot {
     for (auto& shard : table_->shards_) {
       Shard::Locked lock(shard);
       if (!state_->is_delta) {
-        lock->BeginSnapshot(state_);
-      } else if (!lock->BeginDelta(state_)) {
+        lock->snapshot().Begin(state_);
+      } else if (!lock->snapshot().BeginDelta(state_)) {
         knows_changes_ = false;
       }
       if (track_as_ != 0) {
-        lock->TrackChanges();
+        lock->snapshot().TrackChanges();
       } else if (state_->is_delta) {
-        lock->ForgetChanges();
+        lock->snapshot().ForgetChanges();
       }
-      state_->rows += lock->rows();
-      state_->counted_keys += lock->counted_rows();
+      state_->rows += lock->counts().rows;
+      state_->counted_keys += lock->counts().counted_rows;
     }
     if (track_as_ != 0 || state_->is_delta) table_->base_.changes_since = track_as_;
     table_->snapshot_.Begin(state_);
@@ -286,8 +286,8 @@ class HostTable::Snapshot : public TableSnapshot {
   Status Counted(Shard* shard) {
     uint32_t slot = 0;
     for (bool more = true; more;) {
-      more = Shard::Locked(shard)->GiveCounted(&slot, std::min(kGivenRows, room()), kGivenSlots,
-                                               [&](const CountedKey& counted) { AppendCounted(counted, &chunk_); });
+      more = Shard::Locked(shard)->snapshot().GiveCounted(&slot, std::min(kGivenRows, room()), kGivenSlots,
+                                                          [&](const CountedKey& counted) { AppendCounted(counted, &chunk_); });
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(TakeAlong());
     }
@@ -297,7 +297,7 @@ class HostTable::Snapshot : public TableSnapshot {
   // Gives the copies that wait.
   Status TakeAlong() {
     for (auto& shard : table_->shards_) {
-      std::vector<Rows> copies = Shard::Locked(shard)->TakeCopies();  // the visitor may need the shard's lock
+      std::vector<Rows> copies = Shard::Locked(shard)->snapshot().TakeCopies();  // the visitor may need the shard's lock
       MT_RETURN_IF_ERROR(GiveTaken(std::move(copies)));
     }
     return OkStatus();
@@ -335,8 +335,8 @@ class HostTable::Snapshot : public TableSnapshot {
       std::vector<Rows> copies;
       {
         Shard::Locked lock(place.shard);
-        more = lock->GiveRows(&place.slot, std::min(kGivenRows, room()), kGivenSlots, give);
-        copies = lock->TakeCopies();
+        more = lock->snapshot().GiveRows(&place.slot, std::min(kGivenRows, room()), kGivenSlots, give);
+        copies = lock->snapshot().TakeCopies();
       }
       if (more) places.push_back(place);
       MT_RETURN_IF_ERROR(GiveWhereFull());
@@ -349,7 +349,7 @@ class HostTable::Snapshot : public TableSnapshot {
   // Of a snapshot of what changed: keys that were below at its moment, were removed, or were demoted since.
   Status ChangedKeys(Shard* shard) {
     for (;;) {
-      const std::vector<int64_t> keys = Shard::Locked(shard)->KeysToGive(std::min(kGivenRows, room()));
+      const std::vector<int64_t> keys = Shard::Locked(shard)->snapshot().KeysToGive(std::min(kGivenRows, room()));
       if (keys.empty()) return TakeAlong();
       MT_RETURN_IF_ERROR(ReadChangedKeys(keys));
       MT_RETURN_IF_ERROR(GiveWhereFull());
@@ -412,7 +412,7 @@ class HostTable::Snapshot : public TableSnapshot {
   Status Give(int level, const ReadRecord& record) {
     if (!record.status.ok()) return GoWithout(level, record);
     Shard* const shard = table_->shards_.of(HashKey(record.header.key));
-    if (!Shard::Locked(shard)->GiveRecord(level, record, moves_)) return OkStatus();
+    if (!Shard::Locked(shard)->snapshot().GiveRecord(level, record, moves_)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);
     AppendRow(*layout_, state_->all_columns, record.header.key, record.header.frequency, record.header.version, record.row_data,
               &chunk_);
@@ -426,7 +426,7 @@ class HostTable::Snapshot : public TableSnapshot {
       if (state_->given[level].has(record.location)) return OkStatus();      // by now
     } else {
       Shard* const shard = table_->shards_.of(HashKey(record.key));
-      if (!Shard::Locked(shard)->NeedsRecord(level, record.key, record.location, moves_)) return OkStatus();
+      if (!Shard::Locked(shard)->snapshot().NeedsRecord(level, record.key, record.location, moves_)) return OkStatus();
     }
     if (record.status.code() == StatusCode::kDataLoss) {
       ++corrupt_;

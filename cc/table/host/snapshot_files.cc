@@ -7,7 +7,7 @@ void SnapshotFiles::Take(const ShardSet& shards, SnapshotState* state) {
   int64_t named = 0;  // records
   for (const auto& shard : shards) {
     Shard::Locked lock(shard);
-    named += lock->rows_in(0) + lock->copies();
+    named += lock->counts().rows_in[0] + lock->counts().copies;
   }
   SealedFiles taken = tiers_.TakeSealedFiles(0);
   if (taken.rows != named) return;

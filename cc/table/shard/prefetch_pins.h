@@ -5,7 +5,7 @@
 // pin that is renewed before its use ends when the latest of its calls says. The heap holds all ends in order; an entry that
 // is not its key's end any more is skipped.
 //
-// Owns the ends and the count of flags. Called by ShardRows alone. Needs the shard's lock; Used() also works under its shared
+// Owns the ends and the count of flags. Needs the shard's lock; Used() also works under its shared
 // side.
 
 #ifndef CC_TABLE_SHARD_PREFETCH_PINS_H_
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cc/row/row_layout.h"
@@ -26,13 +27,15 @@ class PrefetchPins {
   // Gives a key's row in DRAM, or null.
   using RowOf = std::function<RowHeader*(int64_t key)>;
 
+  explicit PrefetchPins(RowOf row_of) : row_of_(std::move(row_of)) {}
+
   // Pins a row until `until` (Env's clock, in us), where it is pinned already or `room` says that one more may be. Returns
   // whether the row is newly pinned. A row that is pinned stays so until the later of the two ends.
-  bool Pin(RowHeader* row, uint64_t until, bool room, const RowOf& row_of);
+  bool Pin(RowHeader* row, uint64_t until, bool room);
   // Ends the pins whose time is over.
-  void Sweep(uint64_t now, const RowOf& row_of);
+  void Sweep(uint64_t now);
   // The flag of a row was taken away, or the row is leaving DRAM with it.
-  void Used() { --pinned_; }
+  void Used() const { --pinned_; }
   // Rows with the flag.
   int64_t pinned() const { return pinned_.load(); }
   bool empty() const { return heap_.empty(); }
@@ -45,11 +48,12 @@ class PrefetchPins {
   };
   static bool Later(const End& a, const End& b) { return a.until > b.until; }
   // Drops the ends of rows that are not pinned any more.
-  void Rebuild(const RowOf& row_of);
+  void Rebuild();
 
+  const RowOf row_of_;
   std::unordered_map<int64_t, uint64_t> ends_;  // by key, of rows that were used, too
   std::vector<End> heap_;                       // of ends, some past; the next on top
-  std::atomic<int64_t> pinned_{0};
+  mutable std::atomic<int64_t> pinned_{0};
 };
 
 }  // namespace multitier

@@ -14,7 +14,7 @@ class PrefetchPinsTest : public ::testing::Test {
     row.key = key;
     return &row;
   }
-  bool Pin(int64_t key, uint64_t until, bool room = true) { return pins_.Pin(Row(key), until, room, row_of_); }
+  bool Pin(int64_t key, uint64_t until, bool room = true) { return pins_.Pin(Row(key), until, room); }
   // What a lookup does.
   void Use(int64_t key) {
     Row(key)->flags = 0;
@@ -23,16 +23,15 @@ class PrefetchPinsTest : public ::testing::Test {
   bool pinned(int64_t key) { return Row(key)->has(kRowPrefetched); }
 
   std::map<int64_t, RowHeader> rows_;
-  const PrefetchPins::RowOf row_of_ = [this](int64_t key) { return rows_.count(key) != 0 ? &rows_[key] : nullptr; };
-  PrefetchPins pins_;
+  PrefetchPins pins_{[this](int64_t key) { return rows_.count(key) != 0 ? &rows_[key] : nullptr; }};
 };
 
 TEST_F(PrefetchPinsTest, APinEndsWhenItsTimeIsOver) {
   EXPECT_TRUE(Pin(1, 10));
   EXPECT_TRUE(Pin(2, 20));
-  pins_.Sweep(9, row_of_);
+  pins_.Sweep(9);
   EXPECT_EQ(pins_.pinned(), 2);
-  pins_.Sweep(10, row_of_);
+  pins_.Sweep(10);
   EXPECT_TRUE(!pinned(1) && pinned(2));
   EXPECT_EQ(pins_.pinned(), 1);
 }
@@ -41,9 +40,9 @@ TEST_F(PrefetchPinsTest, ARenewedPinEndsWithTheLaterOfItsTimes) {
   EXPECT_TRUE(Pin(1, 10));
   EXPECT_FALSE(Pin(1, 30));
   EXPECT_FALSE(Pin(1, 20));
-  pins_.Sweep(29, row_of_);
+  pins_.Sweep(29);
   EXPECT_TRUE(pinned(1));
-  pins_.Sweep(30, row_of_);
+  pins_.Sweep(30);
   EXPECT_FALSE(pinned(1));
 }
 
@@ -51,7 +50,7 @@ TEST_F(PrefetchPinsTest, AUseEndsAPinAndANewPinHasATimeOfItsOwn) {
   EXPECT_TRUE(Pin(1, 30));
   Use(1);
   EXPECT_TRUE(Pin(1, 20));
-  pins_.Sweep(20, row_of_);
+  pins_.Sweep(20);
   EXPECT_FALSE(pinned(1));
   EXPECT_EQ(pins_.pinned(), 0);
 }
@@ -61,7 +60,7 @@ TEST_F(PrefetchPinsTest, WithoutRoomOnlyAPinnedRowIsPinned) {
   EXPECT_FALSE(pinned(1));
   EXPECT_TRUE(Pin(1, 10));
   EXPECT_FALSE(Pin(1, 20, /*room=*/false));
-  pins_.Sweep(10, row_of_);
+  pins_.Sweep(10);
   EXPECT_TRUE(pinned(1));
 }
 
@@ -76,7 +75,7 @@ TEST_F(PrefetchPinsTest, EndsOfUsedRowsDoNotPileUp) {
     if (i != 5000) Use(static_cast<int64_t>(i));
   }
   EXPECT_EQ(pins_.pinned(), 1);
-  pins_.Sweep(1005000, row_of_);
+  pins_.Sweep(1005000);
   EXPECT_FALSE(pinned(5000));
   EXPECT_EQ(pins_.pinned(), 0);
 }

@@ -6,6 +6,7 @@
 #define CC_TABLE_SHARD_SHARD_COMMON_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -45,6 +46,21 @@ inline bool IsRecord(uint64_t word, int level, uint32_t location) {
 }
 // A place below memory, as one number.
 inline uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
+
+// How many keys of a shard are where.
+struct ShardCounts {
+  int64_t rows = 0;                      // keys that have a row, over all tiers
+  int64_t rows_in[kMaxLowerTiers] = {};  // of those, as records of a lower tier
+  int64_t copies = 0;                    // rows in DRAM that have a clean copy in the last tier
+  int64_t counted_rows = 0;              // counted keys with a count
+};
+
+// Memory of one shard.
+struct ShardBytes {
+  size_t index = 0;
+  size_t counted = 0;
+  size_t resident = 0;  // of rows
+};
 
 // Counters of one shard, summed by Stats(). Steps count what they do; operations count what they read and found.
 struct ShardCounters {

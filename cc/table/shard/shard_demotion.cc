@@ -1,5 +1,5 @@
-// How the rows and records of a shard go down: a row of DRAM becomes a record, and a record of a bounded tier goes to the next
-// tier. Or they leave the table for good.
+// How the rows of a shard go down and come up: a row of DRAM becomes a record, or leaves the table for good; a record becomes a
+// row.
 
 #include <cstring>
 
@@ -10,35 +10,35 @@ namespace multitier {
 // --- Rows that leave DRAM.
 
 std::vector<uint32_t> ShardRows::ChooseVictims(size_t n) {
-  if (!prefetch_pins_->empty()) prefetch_pins_->Sweep(common_->env->NowMicros(), row_of());
-  return dram_order_.Choose(n, common_->accesses.load());
+  if (!prefetch_pins_->empty()) prefetch_pins_->Sweep(parts_.common->env->NowMicros());
+  return dram_order_.Choose(n, parts_.common->accesses.load());
 }
 
 void ShardRows::Drop(const std::vector<uint32_t>& slots) {
   for (const uint32_t slot : slots) {
-    const int64_t key = dram_.Header(slot)->key;
+    const int64_t key = parts_.dram.Header(slot)->key;
     RowGoes(slot);
     EraseRow(Find(key, HashKey(key)).word.word_);
-    --common_->dram_rows;
+    --parts_.common->dram_rows;
   }
-  counters.dropped += static_cast<int64_t>(slots.size());
+  parts_.counters.dropped += static_cast<int64_t>(slots.size());
 }
 
 void ShardRows::MoveToCopy(uint32_t slot) {
-  const RowHeader* row = dram_.Header(slot);
-  MoveToRecord(Find(row->key, HashKey(row->key)).word.word_, levels_.last(), row->below);
+  const RowHeader* row = parts_.dram.Header(slot);
+  MoveToRecord(Find(row->key, HashKey(row->key)).word.word_, parts_.levels.last(), row->below);
 }
 
 RecordHeader ShardRows::BeginWrite(uint32_t slot, int level, uint8_t* row_data) {
-  RowHeader* row = dram_.Header(slot);
+  RowHeader* row = parts_.dram.Header(slot);
   // Even a write that fails may leave a record behind.
-  row->flags |= levels_.needs_removal[level] ? kRowDemoting | kRowEverBelow : kRowDemoting;
-  std::memcpy(row_data, RowSlab::Data(row), dram_.layout()->row_bytes());
+  row->flags |= parts_.levels.needs_removal[level] ? kRowDemoting | kRowEverBelow : kRowDemoting;
+  std::memcpy(row_data, RowSlab::Data(row), parts_.dram.layout()->row_bytes());
   RecordHeader header;
   header.key = row->key;
   header.version = row->version;
   header.frequency = row->frequency;
-  header.num_columns = static_cast<uint32_t>(dram_.layout()->columns().size());
+  header.num_columns = static_cast<uint32_t>(parts_.dram.layout()->columns().size());
   header.below = row->below;
   header.recency = row->recency;
   header.flags = row->flags & kRowEverBelow;
@@ -52,12 +52,12 @@ ShardRows::Written ShardRows::EndWrite(const RecordHeader& header, int level, ui
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
   if (!keep && row->pins == 0) {
     MoveToRecord(found.word.word_, level, location);
-    if (levels_.bounded[level]) Order(level, header, location);
+    if (parts_.levels.bounded[level]) records_.Order(level, header, location);
     return Written::kMoved;
   }
-  if (!levels_.keeps_copies(level)) return Written::kStale;
-  marks_.RowCopied(found.slot, location);
-  copies_ += row->below == kNoLocation;
+  if (!parts_.levels.keeps_copies(level)) return Written::kStale;
+  parts_.marks.RowCopied(found.slot, location);
+  parts_.counts.copies += row->below == kNoLocation;
   row->below = location;
   return Written::kCopied;
 }
@@ -67,85 +67,56 @@ void ShardRows::CancelWrite(int64_t key) {
   if (row != nullptr) row->flags &= static_cast<uint16_t>(~kRowDemoting);
 }
 
-// --- Records that leave their tier.
+// --- Records that become rows, or of which a row has a copy.
 
-uint64_t* ShardRows::RecordWord(int level, const LowerOrder::Entry& entry) {
-  return index_.Find(HashKey(entry.key),
-                     [&](uint64_t word) { return IsRecord(pending_.Original(word), level, entry.location); });
-}
-
-void ShardRows::Push(int level, const LowerOrder::Entry& entry) {
-  LowerOrder& order = lower_order_[level];
-  order.Push(entry);
-  if (!order.wants_keep(static_cast<size_t>(rows_in_[level]))) return;
-  order.Keep([&](const LowerOrder::Entry& each) {
-    if (each.key == entry.key && each.location == entry.location) return true;  // it may come into the index after this
-    return RecordWord(level, each) != nullptr;
-  });
-}
-
-void ShardRows::Order(int level, const RecordHeader& header, uint32_t location) {
-  Push(level, {RankOfRecord(header), location, header.key});
-}
-
-std::vector<LowerOrder::Entry> ShardRows::PopColdest(int level, size_t n) {
-  std::vector<LowerOrder::Entry> entries;
-  while (entries.size() < n && !lower_order_[level].empty()) entries.push_back(lower_order_[level].Pop());
-  return entries;
-}
-
-ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header, uint64_t clock,
-                                       Leaving* leaving) {
-  uint64_t* word = RecordWord(level, entry);
-  if (word == nullptr) return Leave::kNotColdest;
-  if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
-  // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While
-  // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
-  const uint32_t ranked = entry.rank.recency;
-  const uint32_t recency = header != nullptr && levels_.middle[level] ? header->recency : ranked;
-  if (header != nullptr && (recency != ranked || MayComeColdest(common_->strategy))) {
-    const Rank rank = RankOf(common_->strategy, header->version, header->frequency, recency, clock);
-    if (rank > entry.rank) {
-      lower_order_[level].Push({rank, entry.location, entry.key});
-      return Leave::kNotColdest;
-    }
+RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const RecordHeader& header, const uint8_t* row_data,
+                              uint64_t touched, uint64_t idle, FreedRecords* freed) {
+  const uint64_t clock = parts_.common->accesses.load();
+  const uint32_t slot = AllocateRow(clock, header.frequency, idle);
+  RowHeader* row = parts_.dram.Header(slot);
+  row->key = header.key;
+  row->version = header.version;
+  row->frequency = header.frequency;
+  if (parts_.levels.middle[level]) row->flags = header.flags & kRowEverBelow;
+  if (parts_.levels.needs_removal[level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
+  if (parts_.levels.keeps_copies(level)) {
+    row->below = location;
+  } else {
+    // It is freed once the lock is given back. Should the row be written again before, the older record counts as its last copy
+    // until the next write of the key: that costs its space, and recovery takes the newer one.
+    if (parts_.levels.middle[level]) row->below = header.below;
+    freed->at[level].push_back(KeyLocation{header.key, location, /*newest=*/true});
   }
-  if (header != nullptr) leaving->header = *header;
-  leaving->header.key = entry.key;
-  leaving->location = entry.location;
-  leaving->rank = entry.rank;
-  leaving->id = pending_.Add(word);
-  return Leave::kBegun;
+  // Read for no access that counts: as cold as it was, or, where that is not known, as anything can be.
+  constexpr uint32_t kColdest = 0x80000000u;
+  const uint32_t was = parts_.levels.middle[level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
+  row->recency = touched != 0 ? static_cast<uint32_t>(touched) : was;
+  parts_.counts.copies += row->below != kNoLocation;
+  if (parts_.common->evicts) dram_order_.Refresh(slot, clock);
+  std::memcpy(RowSlab::Data(row), row_data, parts_.dram.layout()->row_bytes());
+  ShardIndex::Switch(word.word_, WordState::kDram, slot);
+  parts_.marks.RowPromoted(slot, level, location);
+  --parts_.counts.rows_in[level];
+  ++parts_.counters.lower[level].promotions;
+  ++parts_.common->dram_rows;
+  return row;
 }
 
-void ShardRows::CancelLeave(int level, const Leaving& leaving) {
-  EndRead(HashKey(leaving.header.key), leaving.id);
-  Push(level, {leaving.rank, leaving.location, leaving.header.key});
+void ShardRows::DetachCopy(KeyWord word, FreedRecords* freed) {
+  const uint32_t slot = ShardIndex::location(*word.word_);
+  RowHeader* row = parts_.dram.Header(slot);
+  if (row->below == kNoLocation) return;
+  parts_.marks.RowChanges(slot);
+  freed->at[parts_.levels.last()].push_back(KeyLocation{row->key, row->below});
+  row->below = kNoLocation;
+  --parts_.counts.copies;
 }
 
-void ShardRows::MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location,
-                         FreedRecords* freed) {
-  const KeyWord word = EndRead(HashKey(header.key), leaving.id);
-  ShardIndex::Switch(word.word_, LowerState(to), location);
-  marks_.RecordCopied(level, leaving.location, to, location);
-  --rows_in_[level];
-  ++rows_in_[to];
-  ++counters.lower[to].demotions;
-  if (levels_.bounded[to]) Order(to, header, location);
-  freed->at[level].push_back(KeyLocation{header.key, leaving.location});
-}
-
-void ShardRows::DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data,
-                           FreedRecords* freed) {
-  RecordGoes(level, leaving.location, leaving.header.key, header, row_data);
-  index_.Erase(EndRead(HashKey(leaving.header.key), leaving.id).word_);
-  --rows_in_[level];
-  --rows_;
-  ++counters.dropped;
-  for (int other = 0; other < levels_.count; ++other) {
-    if (other != level && !levels_.needs_removal[other]) continue;
-    freed->at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
-  }
+Status ShardRows::Adopt(uint64_t hash, int level, uint32_t location) {
+  MT_RETURN_IF_ERROR(parts_.index.Insert(hash, LowerState(level), location, hash_of()));
+  ++parts_.counts.rows;
+  ++parts_.counts.rows_in[level];
+  return OkStatus();
 }
 
 }  // namespace multitier

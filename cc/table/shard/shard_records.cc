@@ -1,10 +1,8 @@
-// Records of a shard's keys in the lower tiers: read, installed as rows, erased, copied, moved by their tier, and given to a
-// snapshot. How rows and records go down: shard_demotion.cc.
+#include "cc/table/shard/shard_records.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "cc/table/shard/shard_rows.h"
+#include "cc/base/hash.h"
 
 namespace multitier {
 namespace {
@@ -17,37 +15,37 @@ uint64_t PlaceOfWord(uint64_t word) { return PlaceOf(LevelOf(word), ShardIndex::
 
 }  // namespace
 
-bool ShardRows::Names(int level, int64_t key, uint32_t location) const {
-  return index_.Find(HashKey(key), [&](uint64_t word) {
-    word = pending_.Original(word);
+bool ShardRecords::Names(int level, int64_t key, uint32_t location) const {
+  return parts_.index.Find(HashKey(key), [&](uint64_t word) {
+    word = parts_.pending.Original(word);
     if (ShardIndex::state(word) != WordState::kDram) return IsRecord(word, level, location);
-    const RowHeader* row = dram_.Header(ShardIndex::location(word));
-    return row->key == key && level == levels_.last() && row->below == location;
+    const RowHeader* row = parts_.dram.Header(ShardIndex::location(word));
+    return row->key == key && level == parts_.levels.last() && row->below == location;
   }) != nullptr;
 }
 
 // --- Records that are read.
 
-ReadProbe ShardRows::BeginRead(int64_t key, uint64_t hash, const std::vector<uint64_t>& excluded) {
+ReadProbe ShardRecords::BeginRead(int64_t key, uint64_t hash, const std::vector<uint64_t>& excluded) {
   ReadProbe probe;
   Found& found = probe.found;
   uint64_t* candidate = nullptr;
   bool read_by_others = false;
-  found.word = KeyWord(index_.Find(hash, [&](uint64_t& word) {
+  found.word = KeyWord(parts_.index.Find(hash, [&](uint64_t& word) {
     const uint32_t location = ShardIndex::location(word);
     switch (ShardIndex::state(word)) {
       case WordState::kDram:
-        if (dram_.Header(location)->key != key) return false;
-        found.row = dram_.Header(location);
+        if (parts_.dram.Header(location)->key != key) return false;
+        found.row = parts_.dram.Header(location);
         found.slot = location;
         return true;
       case WordState::kCounted:
-        if (counted_.at(location)->key != key) return false;
-        found.counted = counted_.at(location);
+        if (parts_.counted.at(location)->key != key) return false;
+        found.counted = parts_.counted.at(location);
         found.slot = location;
         return true;
       case WordState::kPending:
-        if (!Contains(excluded, PlaceOfWord(pending_.Original(word)))) read_by_others = true;
+        if (!Contains(excluded, PlaceOfWord(parts_.pending.Original(word)))) read_by_others = true;
         return false;
       default:
         if (candidate == nullptr && !Contains(excluded, PlaceOfWord(word))) candidate = &word;
@@ -59,105 +57,52 @@ ReadProbe ShardRows::BeginRead(int64_t key, uint64_t hash, const std::vector<uin
     probe.where = ReadProbe::kBegun;
     probe.level = LevelOf(*candidate);
     probe.location = ShardIndex::location(*candidate);
-    probe.id = pending_.Add(candidate);
+    probe.id = parts_.pending.Add(candidate);
   } else if (read_by_others) {
     probe.where = ReadProbe::kReadByOthers;
   }
   return probe;
 }
 
-bool ShardRows::ReadingAt(uint32_t home) const {
-  bool pending = false;
-  index_.ForEachAtHome(home, [&](uint64_t word) { pending |= ShardIndex::state(word) == WordState::kPending; });
-  return pending;
+KeyWord ShardRecords::EndRead(uint64_t hash, uint32_t id) {
+  uint64_t* word = parts_.index.Find(hash, [&](uint64_t w) { return PendingWords::IsPending(w, id); });
+  MT_CHECK(word != nullptr);
+  parts_.pending.Restore(word, id);
+  parts_.resolved->Happen();
+  return KeyWord(word);
 }
 
-void ShardRows::EndReadAt(uint32_t home, int log2, uint32_t id) {
-  uint64_t* found = nullptr;
-  for (uint64_t at = home; at >> index_.log2_buckets() == 0; at += uint64_t{1} << log2) {  // the index may have grown
-    index_.ForEachAtHome(static_cast<uint32_t>(at), [&](uint64_t& word) {
-      if (PendingWords::IsPending(word, id)) found = &word;
-    });
-  }
-  MT_CHECK(found != nullptr);
-  pending_.Restore(found, id);
-  resolved_->Happen();
-}
-
-RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const RecordHeader& header, const uint8_t* row_data,
-                              uint64_t touched, uint64_t idle, FreedRecords* freed) {
-  const uint64_t clock = common_->accesses.load();
-  const uint32_t slot = AllocateRow(clock, header.frequency, idle);
-  RowHeader* row = dram_.Header(slot);
-  row->key = header.key;
-  row->version = header.version;
-  row->frequency = header.frequency;
-  if (levels_.middle[level]) row->flags = header.flags & kRowEverBelow;
-  if (levels_.needs_removal[level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
-  if (levels_.keeps_copies(level)) {
-    row->below = location;
-  } else {
-    // It is freed once the lock is given back. Should the row be written again before, the older record counts as its last copy
-    // until the next write of the key: that costs its space, and recovery takes the newer one.
-    if (levels_.middle[level]) row->below = header.below;
-    freed->at[level].push_back(KeyLocation{header.key, location, /*newest=*/true});
-  }
-  // Read for no access that counts: as cold as it was, or, where that is not known, as anything can be.
-  constexpr uint32_t kColdest = 0x80000000u;
-  const uint32_t was = levels_.middle[level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
-  row->recency = touched != 0 ? static_cast<uint32_t>(touched) : was;
-  copies_ += row->below != kNoLocation;
-  if (common_->evicts) dram_order_.Refresh(slot, clock);
-  std::memcpy(RowSlab::Data(row), row_data, dram_.layout()->row_bytes());
-  ShardIndex::Switch(word.word_, WordState::kDram, slot);
-  marks_.RowPromoted(slot, level, location);
-  --rows_in_[level];
-  ++counters.lower[level].promotions;
-  ++common_->dram_rows;
-  return row;
-}
-
-void ShardRows::DetachCopy(KeyWord word, FreedRecords* freed) {
-  const uint32_t slot = ShardIndex::location(*word.word_);
-  RowHeader* row = dram_.Header(slot);
-  if (row->below == kNoLocation) return;
-  marks_.RowChanges(slot);
-  freed->at[levels_.last()].push_back(KeyLocation{row->key, row->below});
-  row->below = kNoLocation;
-  --copies_;
-}
-
-void ShardRows::RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data) {
+void ShardRecords::RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data) {
   if (row_data != nullptr) {
-    marks_.RecordGoes(level, location, header, row_data);
+    parts_.marks.RecordGoes(level, location, header, row_data);
   } else {
-    marks_.RecordLost(level, location, key);
+    parts_.marks.RecordLost(level, location, key);
   }
-  if (common_->removed != nullptr) common_->removed->Note(key);
+  if (parts_.common->removed != nullptr) parts_.common->removed->Note(key);
 }
 
-void ShardRows::EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
-                            FreedRecords* freed) {
+void ShardRecords::EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
+                               FreedRecords* freed) {
   RecordGoes(level, location, header.key, header, row_data);
   freed->at[level].push_back(KeyLocation{header.key, location});
-  for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
-    const bool ever = (header.flags & kRowEverBelow) != 0 || common_->any_key_below;
-    if (header.below != kNoLocation || (levels_.needs_removal[deeper] && ever)) {
+  for (int deeper = level + 1; deeper < parts_.levels.count; ++deeper) {
+    const bool ever = (header.flags & kRowEverBelow) != 0 || parts_.common->any_key_below;
+    if (header.below != kNoLocation || (parts_.levels.needs_removal[deeper] && ever)) {
       freed->at[deeper].push_back(KeyLocation{header.key, header.below});
     }
   }
-  index_.Erase(word.word_);
-  --rows_in_[level];
-  --rows_;
+  parts_.index.Erase(word.word_);
+  --parts_.counts.rows_in[level];
+  --parts_.counts.rows;
 }
 
-// --- Records that are copied, moved by their tier, or found in it.
+// --- Records that are copied, or moved by their tier.
 
-bool ShardRows::RecordsOf(int level, std::vector<uint32_t>* locations) const {
+bool ShardRecords::RecordsOf(int level, std::vector<uint32_t>* locations) const {
   bool complete = true;
   locations->clear();
-  index_.ForEach([&](uint64_t word) {
-    if (ShardIndex::state(pending_.Original(word)) != LowerState(level)) return;
+  parts_.index.ForEach([&](uint64_t word) {
+    if (ShardIndex::state(parts_.pending.Original(word)) != LowerState(level)) return;
     if (ShardIndex::state(word) == WordState::kPending) {
       complete = false;
     } else {
@@ -167,29 +112,29 @@ bool ShardRows::RecordsOf(int level, std::vector<uint32_t>* locations) const {
   return complete;
 }
 
-ShardRows::Attached ShardRows::AttachCopy(int64_t key, uint32_t location, uint32_t copy) {
+ShardRecords::Attached ShardRecords::AttachCopy(int64_t key, uint32_t location, uint32_t copy) {
   const uint64_t* word =
-      index_.Find(HashKey(key), [&](uint64_t w) { return IsRecord(pending_.Original(w), /*level=*/0, location); });
+      parts_.index.Find(HashKey(key), [&](uint64_t w) { return IsRecord(parts_.pending.Original(w), /*level=*/0, location); });
   if (word != nullptr && ShardIndex::state(*word) == WordState::kPending) return Attached::kReadNow;
-  if (word == nullptr || !levels_.tier[0]->SwitchBelow(KeyLocation{key, location}, kNoLocation, copy)) {
+  if (word == nullptr || !parts_.levels.tier[0]->SwitchBelow(KeyLocation{key, location}, kNoLocation, copy)) {
     return Attached::kNotThere;
   }
-  marks_.RecordCopied(0, location, levels_.last(), copy);
+  parts_.marks.RecordCopied(0, location, parts_.levels.last(), copy);
   return Attached::kDone;
 }
 
-void ShardRows::Relocate(int level, Relocation* relocation) {
+void ShardRecords::Relocate(int level, Relocation* relocation) {
   const int64_t key = relocation->key;
   const uint32_t from = relocation->from, to = relocation->to;
   bool moved = false;
-  index_.Find(HashKey(key), [&](uint64_t& word) {
+  parts_.index.Find(HashKey(key), [&](uint64_t& word) {
     const uint32_t location = ShardIndex::location(word);
     switch (ShardIndex::state(word)) {
       case WordState::kDram: {
-        RowHeader* row = dram_.Header(location);
+        RowHeader* row = parts_.dram.Header(location);
         if (row->key != key) return false;
         // The `below` of an uncommitted row is a counted entry; that of a demoting row has been copied.
-        if (level != levels_.last() || row->has(kRowUncommitted | kRowDemoting) || row->below != from) return true;
+        if (level != parts_.levels.last() || row->has(kRowUncommitted | kRowDemoting) || row->below != from) return true;
         row->below = to;
         moved = true;
         return true;
@@ -197,17 +142,17 @@ void ShardRows::Relocate(int level, Relocation* relocation) {
       case WordState::kLower1:
       case WordState::kLower2:
         if (LevelOf(word) != level) {
-          moved = levels_.tier[LevelOf(word)]->SwitchBelow(KeyLocation{key, location}, from, to);
+          moved = parts_.levels.tier[LevelOf(word)]->SwitchBelow(KeyLocation{key, location}, from, to);
           return moved;
         }
         if (location != from) return false;
         ShardIndex::Switch(&word, LowerState(level), to);
         // What it was ranked is not known here: it counts as demoted again, and BeginLeave asks the record for its frequency
         // and version.
-        if (levels_.bounded[level]) {
-          const uint64_t clock = common_->accesses.load();
+        if (parts_.levels.bounded[level]) {
+          const uint64_t clock = parts_.common->accesses.load();
           const Rank rank =
-              RankOf(common_->strategy, /*version=*/INT64_MIN, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
+              RankOf(parts_.common->strategy, /*version=*/INT64_MIN, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
           lower_order_[level].Push({rank, to, key});
         }
         moved = true;
@@ -217,60 +162,104 @@ void ShardRows::Relocate(int level, Relocation* relocation) {
     }
   });
   relocation->moved = moved;
-  if (moved) marks_.RecordRelocated(level, from, to);
+  if (moved) parts_.marks.RecordRelocated(level, from, to);
 }
 
-Status ShardRows::Adopt(uint64_t hash, int level, uint32_t location) {
-  MT_RETURN_IF_ERROR(index_.Insert(hash, LowerState(level), location, hash_of()));
-  ++rows_;
-  ++rows_in_[level];
-  return OkStatus();
-}
-
-bool ShardRows::IsToGive(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark, uint32_t* slot) {
-  if (!marks_.wants_record(level, location)) return false;
-  const bool named = index_.Find(HashKey(key), [&](uint64_t word) {
-    word = pending_.Original(word);
-    if (ShardIndex::state(word) != WordState::kDram) return IsRecord(word, level, location);
-    const RowHeader* row = dram_.Header(ShardIndex::location(word));
-    if (row->key != key || row->has(kRowUncommitted) || level != levels_.last() || row->below != location) return false;
-    *slot = ShardIndex::location(word);
-    return true;
-  }) != nullptr;
-  // It came to stand there since: what was read may be an older record of the key. There will be a look at it: see Moved.
-  return named && !marks_.MovedSince(mark, level, location);
-}
-
-bool ShardRows::GiveRecord(int level, const ReadRecord& record, const SnapshotState::MoveMark& mark) {
-  const int64_t key = record.header.key;
-  uint32_t slot = kNoLocation;
-  if (!IsToGive(level, key, record.location, mark, &slot)) return false;
-  marks_.TakeRecord(level, record.location);
-  // Its copy may have moved since the record was read.
-  const uint32_t below = record.header.below;
-  if (below != kNoLocation && levels_.tier[level]->SwitchBelow(KeyLocation{key, record.location}, below, below)) {
-    marks_.TakeRecord(levels_.last(), below);
-  }
-  if (slot != kNoLocation) (void)marks_.TakeRow(slot);
-  return true;
-}
-
-bool ShardRows::NeedsRecord(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark) {
-  uint32_t slot = kNoLocation;
-  if (!IsToGive(level, key, location, mark, &slot)) return false;
-  if (slot == kNoLocation || !marks_.wants_row(slot)) return true;
-  marks_.KeepRow(slot);
-  return false;
-}
-
-int64_t ShardRows::CountNamed(int level, const std::vector<uint32_t>& locations) const {
+int64_t ShardRecords::CountNamed(int level, const std::vector<uint32_t>& locations) const {
   int64_t named = 0;
-  index_.ForEach([&](uint64_t word) {
-    word = pending_.Original(word);
+  parts_.index.ForEach([&](uint64_t word) {
+    word = parts_.pending.Original(word);
     if (ShardIndex::state(word) != LowerState(level)) return;
     named += std::binary_search(locations.begin(), locations.end(), ShardIndex::location(word));
   });
   return named;
+}
+
+// --- Records that leave their tier.
+
+uint64_t* ShardRecords::RecordWord(int level, const LowerOrder::Entry& entry) {
+  return parts_.index.Find(HashKey(entry.key),
+                           [&](uint64_t word) { return IsRecord(parts_.pending.Original(word), level, entry.location); });
+}
+
+void ShardRecords::Push(int level, const LowerOrder::Entry& entry) {
+  LowerOrder& order = lower_order_[level];
+  order.Push(entry);
+  if (!order.wants_keep(static_cast<size_t>(parts_.counts.rows_in[level]))) return;
+  order.Keep([&](const LowerOrder::Entry& each) {
+    if (each.key == entry.key && each.location == entry.location) return true;  // it may come into the index after this
+    return RecordWord(level, each) != nullptr;
+  });
+}
+
+void ShardRecords::Order(int level, const RecordHeader& header, uint32_t location) {
+  Push(level,
+       {RankOf(parts_.common->strategy, header.version, header.frequency, header.recency, parts_.common->accesses.load()),
+        location, header.key});
+}
+
+std::vector<LowerOrder::Entry> ShardRecords::PopColdest(int level, size_t n) {
+  std::vector<LowerOrder::Entry> entries;
+  while (entries.size() < n && !lower_order_[level].empty()) entries.push_back(lower_order_[level].Pop());
+  return entries;
+}
+
+ShardRecords::Leave ShardRecords::BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header,
+                                             uint64_t clock, Leaving* leaving) {
+  uint64_t* word = RecordWord(level, entry);
+  if (word == nullptr) return Leave::kNotColdest;
+  if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
+  // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While
+  // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
+  const uint32_t ranked = entry.rank.recency;
+  const uint32_t recency = header != nullptr && parts_.levels.middle[level] ? header->recency : ranked;
+  if (header != nullptr && (recency != ranked || MayComeColdest(parts_.common->strategy))) {
+    const Rank rank = RankOf(parts_.common->strategy, header->version, header->frequency, recency, clock);
+    if (rank > entry.rank) {
+      lower_order_[level].Push({rank, entry.location, entry.key});
+      return Leave::kNotColdest;
+    }
+  }
+  if (header != nullptr) leaving->header = *header;
+  leaving->header.key = entry.key;
+  leaving->location = entry.location;
+  leaving->rank = entry.rank;
+  leaving->id = parts_.pending.Add(word);
+  return Leave::kBegun;
+}
+
+void ShardRecords::CancelLeave(int level, const Leaving& leaving) {
+  EndRead(HashKey(leaving.header.key), leaving.id);
+  Push(level, {leaving.rank, leaving.location, leaving.header.key});
+}
+
+void ShardRecords::MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location,
+                            FreedRecords* freed) {
+  const KeyWord word = EndRead(HashKey(header.key), leaving.id);
+  ShardIndex::Switch(word.word_, LowerState(to), location);
+  parts_.marks.RecordCopied(level, leaving.location, to, location);
+  --parts_.counts.rows_in[level];
+  ++parts_.counts.rows_in[to];
+  ++parts_.counters.lower[to].demotions;
+  if (parts_.levels.bounded[to]) Order(to, header, location);
+  freed->at[level].push_back(KeyLocation{header.key, leaving.location});
+}
+
+void ShardRecords::DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data,
+                              FreedRecords* freed) {
+  RecordGoes(level, leaving.location, leaving.header.key, header, row_data);
+  parts_.index.Erase(EndRead(HashKey(leaving.header.key), leaving.id).word_);
+  --parts_.counts.rows_in[level];
+  --parts_.counts.rows;
+  ++parts_.counters.dropped;
+  for (int other = 0; other < parts_.levels.count; ++other) {
+    if (other != level && !parts_.levels.needs_removal[other]) continue;
+    freed->at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
+  }
+}
+
+void ShardRecords::Clear() {
+  for (int level = 0; level < parts_.levels.count; ++level) lower_order_[level].Clear();
 }
 
 }  // namespace multitier

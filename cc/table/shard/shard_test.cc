@@ -23,7 +23,7 @@ class ShardTest : public ::testing::Test {
 
 TEST_F(ShardTest, SharedLocksDoNotExcludeEachOther) {
   const Shard::Shared one(shard_.get());
-  std::thread([this] { EXPECT_EQ(Shard::Shared(shard_.get())->rows(), 0); }).join();
+  std::thread([this] { EXPECT_EQ(Shard::Shared(shard_.get())->counts().rows, 0); }).join();
 }
 
 TEST_F(ShardTest, AWriterWaitsForReadersAndReadersForAWriter) {
@@ -33,13 +33,13 @@ TEST_F(ShardTest, AWriterWaitsForReadersAndReadersForAWriter) {
     const Shard::Shared reader(shard_.get());
     writer = std::thread([&] {
       Shard::Locked lock(shard_);
-      ++lock->counters.updates;
+      ++lock->counters().updates;
       written = true;
     });
     EXPECT_FALSE(written);
   }
   writer.join();
-  EXPECT_EQ(Shard::Shared(shard_.get())->counters.updates, 1);
+  EXPECT_EQ(Shard::Shared(shard_.get())->counters().updates, 1);
 }
 
 TEST_F(ShardTest, AWaitForAResolutionGivesTheLockUp) {
@@ -48,15 +48,15 @@ TEST_F(ShardTest, AWaitForAResolutionGivesTheLockUp) {
   {
     Shard::Locked lock(shard_);
     ASSERT_TRUE(lock->ReserveWords(1).ok() && lock->Adopt(HashKey(7), 0, 40).ok());
-    id = lock->BeginRead(7, HashKey(7), {}).id;
+    id = lock->records().BeginRead(7, HashKey(7), {}).id;
     seen = lock.resolutions();
   }
   std::thread waiter([&] {
     Shard::Locked lock(shard_);
     lock.WaitForResolution(seen);
-    EXPECT_FALSE(lock->reading());
+    EXPECT_FALSE(lock->records().reading());
   });
-  Shard::Locked(shard_)->EndRead(HashKey(7), id);
+  Shard::Locked(shard_)->records().EndRead(HashKey(7), id);
   waiter.join();
 }
 

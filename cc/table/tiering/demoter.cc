@@ -83,10 +83,10 @@ Status Demoter::SetDramBudget(Budget budget) {
   const size_t most = base_.budgets.share(rows, *layout);
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
-    if (static_cast<size_t>(lock->rows()) <= most) continue;
+    if (static_cast<size_t>(lock->counts().rows) <= most) continue;
     return ResourceExhaustedError("table '", options_.name, "': new budget of tier ", base_.first_tier_name(), ": ",
                                   budget.text(), " leave room for ", most, " rows in each of ", shards_.size(),
-                                  " shards; one shard holds ", lock->rows());
+                                  " shards; one shard holds ", lock->counts().rows);
   }
   if (pool_ != nullptr) RaiseTo(&ceiling_, common_.dram_rows.load());
   base_.budgets.set_dram(budget);

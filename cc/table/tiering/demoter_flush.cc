@@ -40,8 +40,8 @@ Status Demoter::MoveAllToLast() {
     size_t rows = 0;
     {
       Shard::Locked lock(shard);
-      rows = static_cast<size_t>(lock->rows());
-      lock->SweepPrefetched(~uint64_t{0});
+      rows = static_cast<size_t>(lock->counts().rows);
+      lock->pins().Sweep(~uint64_t{0});
     }
     if (rows > share) {
       return ResourceExhaustedError("table '", options_.name, "': flush: expected at most ", share, " rows in each of ",
@@ -58,7 +58,7 @@ Status Demoter::MoveAllToLast() {
       }
       MT_RETURN_IF_ERROR(TrimShard(shard.get(), 0, 1));
       Shard::Locked lock(shard);
-      const size_t left = static_cast<size_t>(lock->rows() - lock->rows_in(last));
+      const size_t left = static_cast<size_t>(lock->counts().rows - lock->counts().rows_in[last]);
       progress = left < above;
       above = left;
     }

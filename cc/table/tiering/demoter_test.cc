@@ -32,7 +32,7 @@ class DemoterTest : public ::testing::Test {
   void TrainUpTo(int64_t keys) {
     for (int64_t key = 1; key <= keys; ++key) parts_->Train(key);
   }
-  int64_t rows_below() { return Shard::Locked(base_->shards[0])->rows_in(0); }
+  int64_t rows_below() { return Shard::Locked(base_->shards[0])->counts().rows_in[0]; }
   bool in_dram(int64_t key) { return Shard::Locked(base_->shards[0])->Find(key, HashKey(key)).row != nullptr; }
 
   std::unique_ptr<TableParts> parts_;

@@ -35,9 +35,9 @@ Status RecordMover::MakeRoom(const ShardWriter& writer, int level, size_t n, siz
   bool others_read = false;
   auto look = [&] {
     Shard::Locked lock(shard);
-    rows = static_cast<size_t>(lock->rows_in(level));
+    rows = static_cast<size_t>(lock->counts().rows_in[level]);
     seen = lock.resolutions();
-    others_read = lock->reading();
+    others_read = lock->records().reading();
   };
   for (;;) {
     look();
@@ -69,7 +69,7 @@ Status RecordMover::TakeColdest(Shard* shard, int level, size_t n, std::vector<L
   size_t unreadable = 0;
   const uint64_t clock = base_.common.accesses.load();  // one for all: what is not taken at one rank is at the next
   while (taken->size() < n && unreadable < kUnreadable) {
-    const std::vector<LowerOrder::Entry> entries = Shard::Locked(shard)->PopColdest(level, n - taken->size());
+    const std::vector<LowerOrder::Entry> entries = Shard::Locked(shard)->records().PopColdest(level, n - taken->size());
     if (entries.empty()) break;
     std::vector<ReadRecord> headers(entries.size());
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -92,20 +92,20 @@ Status RecordMover::TakeColdest(Shard* shard, int level, size_t n, std::vector<L
         continue;
       }
       Leaving leaving;
-      switch (lock->BeginLeave(level, entries[i], damaged ? nullptr : &record.header, clock, &leaving)) {
-        case ShardRows::Leave::kBegun:
+      switch (lock->records().BeginLeave(level, entries[i], damaged ? nullptr : &record.header, clock, &leaving)) {
+        case ShardRecords::Leave::kBegun:
           taken->push_back(std::move(leaving));
           break;
-        case ShardRows::Leave::kReadNow:
+        case ShardRecords::Leave::kReadNow:
           later.push_back(entries[i]);
           break;
-        case ShardRows::Leave::kNotColdest:
+        case ShardRecords::Leave::kNotColdest:
           break;
       }
     }
   }
   Shard::Locked lock(shard);
-  for (const LowerOrder::Entry& entry : later) lock->PutBack(level, entry);
+  for (const LowerOrder::Entry& entry : later) lock->records().PutBack(level, entry);
   if (status.ok() || taken->size() == n) return OkStatus();
   return tiers_.Error("looking for the coldest rows", level, status);
 }
@@ -114,9 +114,9 @@ Result<Rank> RecordMover::Coldest(Shard* shard, int level) {
   std::vector<Leaving> taken;
   MT_RETURN_IF_ERROR(TakeColdest(shard, level, 1, &taken));
   Shard::Locked lock(shard);
-  for (const Leaving& leaving : taken) lock->CancelLeave(level, leaving);
+  for (const Leaving& leaving : taken) lock->records().CancelLeave(level, leaving);
   if (!taken.empty()) return taken[0].rank;
-  return lock->rows_in(level) == 0 ? Rank{~uint64_t{0}, ~uint32_t{0}} : Rank();
+  return lock->counts().rows_in[level] == 0 ? Rank{~uint64_t{0}, ~uint32_t{0}} : Rank();
 }
 
 Status RecordMover::Demote(const ShardWriter& writer, int level, size_t n) {
@@ -203,20 +203,20 @@ void RecordMover::SwitchMoving(Shard* shard, int level, const std::vector<Moving
   FreedRecords freed;
   {
     Shard::Locked lock(shard);
-    lock->counters.lower[level].reads += static_cast<int64_t>(moving.size());
+    lock->counters().lower[level].reads += static_cast<int64_t>(moving.size());
     for (const Moving& one : moving) {
       const RecordHeader& header = one.leaving.header;
       switch (one.state) {
         case Moving::kStays:
-          lock->CancelLeave(level, one.leaving);
+          lock->records().CancelLeave(level, one.leaving);
           break;
         case Moving::kDamaged:
-          DropCorrupt(lock, lock->EndRead(HashKey(header.key), one.leaving.id), header.key, level, one.leaving.location,
-                      header);
+          DropCorrupt(lock, lock->records().EndRead(HashKey(header.key), one.leaving.id), header.key, level,
+                      one.leaving.location, header);
           break;
         default:
-          lock->counters.lower[to].writes += one.state == Moving::kDirty;
-          lock->MoveDown(level, one.leaving, header, to, one.to, &freed);
+          lock->counters().lower[to].writes += one.state == Moving::kDirty;
+          lock->records().MoveDown(level, one.leaving, header, to, one.to, &freed);
       }
     }
   }
@@ -231,7 +231,7 @@ Status RecordMover::ReadWanted(Shard* shard, int level, const std::vector<Leavin
   {
     Shard::Locked lock(shard);
     for (const Leaving& leaving : taken) {
-      if (!all && !lock->wants_record(level, leaving.location)) continue;
+      if (!all && !lock->snapshot().wants_record(level, leaving.location)) continue;
       ReadRecord& record = records->emplace_back();
       record.key = leaving.header.key;
       record.location = leaving.location;
@@ -261,21 +261,21 @@ Status RecordMover::DropColdest(const ShardWriter& writer, int level, size_t n) 
       if (record != wanted.end() && record->location == leaving.location) {
         const ReadRecord& one = *record++;
         const Status& failed = read.ok() ? one.status : read;
-        const bool still_wanted = lock->wants_record(level, leaving.location);
+        const bool still_wanted = lock->snapshot().wants_record(level, leaving.location);
         if (failed.ok()) {
           header = one.header;
           row_data = one.row_data;
         } else if ((still_wanted || dropped_.wants_rows()) &&
                    !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
-          lock->CancelLeave(level, leaving);
+          lock->records().CancelLeave(level, leaving);
           if (status.ok()) status = tiers_.Error(StrCat("dropping key ", leaving.header.key), level, failed);
           continue;
         }
-        lock->counters.corrupt += failed.code() == StatusCode::kDataLoss;
+        lock->counters().corrupt += failed.code() == StatusCode::kDataLoss;
       }
       dropped_.Keep(leaving.header.key, leaving.header.frequency, leaving.header.version, header.num_columns, row_data,
                     row_bytes);
-      lock->DropRecord(level, leaving, header, row_data, &freed);
+      lock->records().DropRecord(level, leaving, header, row_data, &freed);
     }
   }
   const Status removed = tiers_.Remove(writer, &freed);
@@ -285,9 +285,9 @@ Status RecordMover::DropColdest(const ShardWriter& writer, int level, size_t n) 
 void RecordMover::DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, int level, uint32_t location,
                               const RecordHeader& header) {
   FreedRecords freed;
-  lock->EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
+  lock->records().EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
   tiers_.RemoveLater(lock, freed);  // the caller need not hold the writer
-  ++lock->counters.dropped;
+  ++lock->counters().dropped;
   dropped_.Keep(key);
 }
 

@@ -45,7 +45,7 @@ class RecordMover {
 
  private:
   static constexpr size_t kScratchBytesOfRow = 512;
-  using Leaving = ShardRows::Leaving;
+  using Leaving = ShardRecords::Leaving;
   // A record on its way to the next tier.
   struct Moving {
     enum State : uint8_t { kStays, kClean, kDirty, kDamaged };

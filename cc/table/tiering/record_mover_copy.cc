@@ -21,7 +21,7 @@ Status RecordMover::CopyToLast(const ShardWriter& writer) {
   {
     Shard::Locked lock(shard);
     // Operations are reading some: those go up, or are put back.
-    while (!lock->RecordsOf(/*level=*/0, &locations)) lock.WaitForResolution(lock.resolutions());
+    while (!lock->records().RecordsOf(/*level=*/0, &locations)) lock.WaitForResolution(lock.resolutions());
   }
   std::vector<uint32_t> freed;  // where no record is any more
   for (size_t from = 0; from < locations.size(); from += kCopiedRows) {
@@ -82,16 +82,17 @@ Status RecordMover::WriteCopies(const ShardWriter& writer, const std::vector<Rea
   FreedRecords unused;
   {
     Shard::Locked lock(writer.shard());
-    lock->counters.lower[last].writes += static_cast<int64_t>(copies.size());
+    lock->counters().lower[last].writes += static_cast<int64_t>(copies.size());
     for (size_t i = 0; i < copies.size(); ++i) {
       const int64_t key = copies[i].header.key;
-      auto attached = ShardRows::Attached::kReadNow;
+      auto attached = ShardRecords::Attached::kReadNow;
       // An operation reads it: it goes up, or is put back.
-      while ((attached = lock->AttachCopy(key, records[i].location, locations[i])) == ShardRows::Attached::kReadNow) {
+      while ((attached = lock->records().AttachCopy(key, records[i].location, locations[i])) ==
+             ShardRecords::Attached::kReadNow) {
         lock.WaitForResolution(lock.resolutions());
       }
       // Brought up by an operation: it is in DRAM without a copy, and is written from there.
-      if (attached == ShardRows::Attached::kNotThere) {
+      if (attached == ShardRecords::Attached::kNotThere) {
         unused.at[last].push_back(KeyLocation{key, locations[i], /*newest=*/true});
       }
     }
@@ -103,7 +104,7 @@ Status RecordMover::WriteCopies(const ShardWriter& writer, const std::vector<Rea
 
 Status RecordMover::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations) {
   std::sort(locations.begin(), locations.end());
-  const int64_t named = Shard::Locked(shard)->CountNamed(level, locations);
+  const int64_t named = Shard::Locked(shard)->records().CountNamed(level, locations);
   if (named == 0) return OkStatus();
   return tiers_.Error("flushing", level,
                       DataLossError("expected a record at each location of the index, found none for ", named, " rows"));

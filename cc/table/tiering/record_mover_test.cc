@@ -40,12 +40,12 @@ class RecordMoverTest : public ::testing::Test {
   RowMover rows_mover() { return RowMover(base_, &parts_->demoter.records(), &dropped_); }
   Status Demote(size_t n) { return mover()->Demote(ShardWriter(base_->shards[0]), 0, n); }
   RecordMover* mover() { return &parts_->demoter.records(); }
-  int64_t rows_in(int level) { return Shard::Locked(base_->shards[0])->rows_in(level); }
+  int64_t rows_in(int level) { return Shard::Locked(base_->shards[0])->counts().rows_in[level]; }
   int level_of(int64_t key) {
     Shard::Locked lock(base_->shards[0]);
-    const ReadProbe probe = lock->BeginRead(key, HashKey(key), {});
+    const ReadProbe probe = lock->records().BeginRead(key, HashKey(key), {});
     if (probe.where != ReadProbe::kBegun) return -1;
-    lock->EndRead(HashKey(key), probe.id);
+    lock->records().EndRead(HashKey(key), probe.id);
     return probe.level;
   }
 
@@ -61,7 +61,7 @@ TEST_F(RecordMoverTest, TheColdestRecordsGoToTheNextTier) {
   EXPECT_EQ(level_of(1), 1);
   EXPECT_EQ(level_of(2), 1);
   EXPECT_EQ(level_of(3), 0);
-  EXPECT_EQ(Shard::Locked(base_->shards[0])->counters.lower[1].writes, 2);
+  EXPECT_EQ(Shard::Locked(base_->shards[0])->counters().lower[1].writes, 2);
 }
 
 TEST_F(RecordMoverTest, AFailedWriteLeavesRecordsWhereTheyWere) {
@@ -70,7 +70,7 @@ TEST_F(RecordMoverTest, AFailedWriteLeavesRecordsWhereTheyWere) {
   parts_->last->FailWrite(1, ResourceExhaustedError("disk full"));
   EXPECT_EQ(Demote(2).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(rows_in(0), 2);
-  EXPECT_FALSE(Shard::Locked(base_->shards[0])->reading());
+  EXPECT_FALSE(Shard::Locked(base_->shards[0])->records().reading());
   ASSERT_TRUE(Demote(2).ok());
   EXPECT_EQ(rows_in(1), 2);
 }

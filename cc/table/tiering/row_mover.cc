@@ -43,7 +43,7 @@ Status RowMover::Write(const ShardWriter& writer, int level, Copies* copies, boo
   FreedRecords unused;
   {
     Shard::Locked lock(writer.shard());
-    if (written.ok()) lock->counters.lower[level].writes += static_cast<int64_t>(records.size());
+    if (written.ok()) lock->counters().lower[level].writes += static_cast<int64_t>(records.size());
     for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) lock->Prefetch(HashKey(records[i].header.key));
     for (size_t i = 0; i < records.size(); ++i) {
       const RecordHeader& header = records[i].header;
@@ -114,7 +114,7 @@ Status RowMover::Flush(const ShardWriter& writer, uint32_t* from) {
   std::unique_ptr<Copies> copies;
   {
     Shard::Locked lock(writer.shard());
-    const uint32_t end = lock->row_slots();
+    const uint32_t end = lock->scan().row_slots();
     copies = std::make_unique<Copies>(std::min<size_t>(kFlushRows, end), lock->layout()->row_bytes());
     if (!copies->ok()) return records_.NoMemory(base_.first_tier_name(), kFlushRows);
     uint32_t slot = *from;

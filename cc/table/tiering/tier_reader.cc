@@ -68,7 +68,7 @@ class TierReader::Run {
 
   void MarkOne(Shard::Locked& lock, size_t i) {
     TierKey& key = keys_[i];
-    const ReadProbe probe = lock->BeginRead(key.key, key.hash, key.excluded);
+    const ReadProbe probe = lock->records().BeginRead(key.key, key.hash, key.excluded);
     switch (probe.where) {
       case ReadProbe::kBegun:
         key.level = probe.level;
@@ -137,22 +137,22 @@ class TierReader::Run {
 
   Status AnswerOne(Shard::Locked& lock, TierKey* key, const ReadRecord& record, const Status& read) {
     RecordHeader header = record.header;
-    ++lock->counters.lower[key->level].reads;
-    const KeyWord word = lock->EndRead(key->hash, key->id);
+    ++lock->counters().lower[key->level].reads;
+    const KeyWord word = lock->records().EndRead(key->hash, key->id);
     const bool damaged = read.code() == StatusCode::kDataLoss;
     if (!read.ok() && !damaged) return base_.tiers.Error(StrCat("reading key ", key->key), key->level, read);
     if (header.key != key->key) {
-      ++lock->counters.false_matches;
+      ++lock->counters().false_matches;
       key->excluded.push_back(PlaceOf(key->level, key->location));
       return OkStatus();
     }
     if (damaged) {
-      ++lock->counters.corrupt;
+      ++lock->counters().corrupt;
       const RecordVisitor::Damage damage = visitor_.OnDamage();
       if (damage == RecordVisitor::Damage::kErase) {
         key->answered = true;
         (void)visitor_.OnRecord(lock, key, header);
-        lock->EraseRecord(word, key->level, key->location, header, /*row_data=*/nullptr, visitor_.removed());
+        lock->records().EraseRecord(word, key->level, key->location, header, /*row_data=*/nullptr, visitor_.removed());
         return OkStatus();
       }
       if (base_.options.on_corruption == OnCorruption::kDrop) {
@@ -170,7 +170,7 @@ class TierReader::Run {
       case RecordVisitor::Answer::kInstall:
         return Install(lock, word, key, header, damaged);
       case RecordVisitor::Answer::kErase:
-        lock->EraseRecord(word, key->level, key->location, header, key->row.data(), visitor_.removed());
+        lock->records().EraseRecord(word, key->level, key->location, header, key->row.data(), visitor_.removed());
         return OkStatus();
       default:
         return OkStatus();

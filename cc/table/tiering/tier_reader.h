@@ -4,7 +4,7 @@
 //
 //   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. For any other key, the reader
 //               looks for a word of the shard's index that may be the key's: a word is a location and some bits of a hash. It
-//               sets the word's mark "being read" (ShardRows::BeginRead). Until step 3, no other thread moves or frees the
+//               sets the word's mark "being read" (ShardRecords::BeginRead). Until step 3, no other thread moves or frees the
 //               record of that word, and no other TierReader reads it.
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
@@ -57,7 +57,7 @@ struct TierKey {
  private:
   friend class TierReader;
   std::vector<uint64_t> excluded;  // places (PlaceOf) that hold another key
-  uint32_t id = 0;                 // of ShardRows::BeginRead
+  uint32_t id = 0;                 // of ShardRecords::BeginRead
   uint32_t record = 0;             // its place among the records of the read
   // The shard's count of finished reads at a time when another operation was reading this key's record. Step 4 waits until it
   // changes.

@@ -80,8 +80,8 @@ class TierReaderTest : public ::testing::Test {
     for (uint32_t e = batch.begin(0); e < batch.end(0); ++e) wanted.Add(batch, e, 0);
     return parts_->reader.Read(&wanted, visitor);
   }
-  bool names(int64_t key) { return Shard::Locked(base_->shards[0])->Names(0, key, location_[key]); }
-  bool reading() { return Shard::Locked(base_->shards[0])->reading(); }
+  bool names(int64_t key) { return Shard::Locked(base_->shards[0])->records().Names(0, key, location_[key]); }
+  bool reading() { return Shard::Locked(base_->shards[0])->records().reading(); }
 
   std::map<int64_t, uint32_t> location_;
   std::unique_ptr<TableParts> parts_;

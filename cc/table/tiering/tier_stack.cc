@@ -113,7 +113,7 @@ void TierStack::Relocate(int level, Span<Relocation> relocations) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     if (by_shard[s].empty()) continue;
     Shard::Locked lock(shards_[s]);
-    for (Relocation* relocation : by_shard[s]) lock->Relocate(level, relocation);
+    for (Relocation* relocation : by_shard[s]) lock->records().Relocate(level, relocation);
   }
 }
 
@@ -138,7 +138,7 @@ Status TierStack::Error(const std::string& what, int level, const Status& status
 
 Status TierStack::RecordError(const std::string& what, int level, const ReadRecord& record) const {
   if (record.any_key) return Error(what, level, record.status);
-  const bool there = Shard::Locked(shards_.of(HashKey(record.key)))->Names(level, record.key, record.location);
+  const bool there = Shard::Locked(shards_.of(HashKey(record.key)))->records().Names(level, record.key, record.location);
   return Error(there ? StrCat(what, ", key ", record.key) : what, level, record.status);
 }
 
