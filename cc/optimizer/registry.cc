@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "cc/optimizer/decayed_rule.h"
+#include "cc/optimizer/ema_rule.h"
 #include "cc/optimizer/rules.h"
 #include "cc/optimizer/update_rule.h"
 
@@ -23,14 +24,19 @@ std::vector<const UpdateRule*> AllUpdateRules() {
           LionRule(),        MomentumRule(),  NadamRule(),        RmsPropRule(),        RowwiseAdagradRule(),  SgdRule()};
 }
 
-// Also finds "<rule>+weight_decay": decayed_rule.h.
+// Also finds "<rule>+weight_decay" (decayed_rule.h), and either with "+ema" (ema_rule.h).
 Result<const UpdateRule*> FindUpdateRule(const std::string& name) {
-  static const auto* const decayed = [] {
+  static const auto* const composed = [] {
     auto* const made = new std::vector<const UpdateRule*>;
-    for (const UpdateRule* rule : AllUpdateRules()) made->push_back(new DecayedRule(rule));
+    for (const UpdateRule* rule : AllUpdateRules()) {
+      const auto* const decayed = new DecayedRule(rule);
+      made->push_back(decayed);
+      made->push_back(new EmaRule(rule));
+      made->push_back(new EmaRule(decayed));
+    }
     return made;
   }();
-  for (const UpdateRule* rule : *decayed) {
+  for (const UpdateRule* rule : *composed) {
     if (name == rule->name()) return rule;
   }
   std::string names;
@@ -38,8 +44,8 @@ Result<const UpdateRule*> FindUpdateRule(const std::string& name) {
     if (name == rule->name()) return rule;
     names += (names.empty() ? "" : ", ") + std::string(rule->name());
   }
-  return InvalidArgumentError("no update rule named '", name, "'; there are ", names, ", each also with ",
-                              DecayedRule::kSuffix);
+  return InvalidArgumentError("no update rule named '", name, "'; there are ", names, ", each also with ", DecayedRule::kSuffix,
+                              ", then with ", EmaRule::kSuffix);
 }
 
 }  // namespace multitier

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cc/base/philox.h"
+#include "cc/optimizer/ema_rule.h"
 #include "cc/row/value_codec.h"
 #include "cc/row/value_column.h"
 
@@ -29,6 +30,11 @@ void StoreRow(const float* values, int dim, int64_t key, int64_t step, uint8_t* 
 }  // namespace
 
 void UpdateStochastically(const UpdateRule& rule, const UpdateBatch& batch, const int64_t* keys, int64_t step) {
+  if (const auto* const ema = dynamic_cast<const EmaRule*>(&rule)) {  // it follows the rounded values
+    ema->Begin(batch);
+    UpdateStochastically(ema->rule(), ema->OfRule(batch), keys, step);
+    return ema->End(batch);
+  }
   const auto dim = static_cast<size_t>(batch.dim);
   const Span<const SlotSpec> slots = rule.slots();
   std::vector<size_t> elements;  // of each slot

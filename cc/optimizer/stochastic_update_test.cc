@@ -76,6 +76,27 @@ TEST(StochasticUpdate, SlotsAreExactAndValuesAreNextToTheExactOnes) {
   }
 }
 
+TEST(StochasticUpdate, AnAverageFollowsTheRoundedValues) {
+  const UpdateRule* rule = *FindUpdateRule("adam+ema");
+  std::vector<float> hyper(rule->hyperparameters().size(), 0.1f), average;
+  const float momentum = hyper.back() = 0.75f;
+  const std::vector<float> grad(kDim, 0.3f);
+  const float* const grads = grad.data();
+  const int64_t key = 7;
+  Rows rows(*rule, DType::kBFloat16, 1);
+  average = rows.Values(0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const UpdateBatch batch{rows.rows.data(), &grads, 1, kDim, DType::kBFloat16, rows.offsets.data(), hyper.data()};
+    UpdateStochastically(*rule, batch, &key, step);
+    const std::vector<float> values = rows.Values(0);
+    const auto* const offset = reinterpret_cast<const float*>(rows.rows[0] + rows.offsets[0]);
+    for (int d = 0; d < kDim; ++d) {
+      average[d] = momentum * average[d] + (1 - momentum) * values[d];
+      EXPECT_NEAR(values[d] + offset[d], average[d], 1e-6f) << "step " << step;
+    }
+  }
+}
+
 // 1 + 1/256 is in the middle between 1 and the next bfloat16.
 TEST(StochasticUpdate, BitsDependOnKeyStepAndElement) {
   const UpdateRule* rule = *FindUpdateRule("sgd");

@@ -364,6 +364,48 @@ TEST(DecayedRuleTest, ItsDecayAndTheRulesHyperparametersAreChecked) {
             std::string::npos);
 }
 
+TEST(EmaRuleTest, EveryRuleStepsAsWithoutAndTheAverageFollowsItsValue) {
+  constexpr int kDim = 17;
+  for (const auto& [name, hyper] : Cases()) {
+    for (const std::string& rule_name : {name, name + "+weight_decay"}) {
+      const UpdateRule &plain = **FindUpdateRule(rule_name), &averaged = **FindUpdateRule(rule_name + "+ema");
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        Rows expected(plain, 1, kDim, dtype), found(averaged, 1, kDim, dtype);
+        std::mt19937 random(5);
+        std::vector<float> numbers = Gradients(kDim, &random);
+        expected.SetValue(0, numbers);
+        found.SetValue(0, numbers);
+        std::vector<float> mean = found.Read(0).w;
+        Hyper all = hyper;
+        all["weight_decay"] = 0.25f;
+        for (const float momentum : {0.75f, 0.75f, 0.0f, 0.75f}) {
+          numbers = Gradients(kDim, &random);
+          all["ema_momentum"] = momentum;
+          expected.UpdateBy(plain, all, numbers);
+          found.UpdateBy(averaged, all, numbers);
+          const PlainRow row = found.Read(0);
+          ExpectSameRow(row, expected.Read(0), averaged.name());
+          for (size_t d = 0; d < kDim; ++d) {
+            mean[d] = momentum * mean[d] + (1 - momentum) * row.w[d];
+            ASSERT_NEAR(row.w[d] + row.slots.at("average_offset")[d], mean[d], 2e-6f * (1 + std::fabs(mean[d]))) << rule_name;
+          }
+        }
+        found.ExpectMarksIntact();
+      }
+    }
+  }
+}
+
+TEST(EmaRuleTest, ItsMomentumAndTheRulesHyperparametersAreChecked) {
+  const UpdateRule& rule = **FindUpdateRule("sgd+weight_decay+ema");
+  EXPECT_TRUE(rule.Validate(std::vector<float>{0.1f, 0.2f, 1}.data()).ok());
+  for (const float momentum : {NAN, -0.1f, 1.1f}) {
+    const Status refused = rule.Validate(std::vector<float>{0.1f, 0.2f, momentum}.data());
+    EXPECT_NE(refused.message().find("ema_momentum: expected"), std::string::npos) << momentum;
+  }
+  EXPECT_NE(rule.Validate(std::vector<float>{0.1f, -1, 1}.data()).message().find("weight_decay: expected"), std::string::npos);
+}
+
 // ---- Names, slots, hyperparameters.
 
 TEST(RegistryTest, RulesAreSortedAndFoundByName) {
@@ -377,7 +419,7 @@ TEST(RegistryTest, RulesAreSortedAndFoundByName) {
 }
 
 TEST(RegistryTest, AnUnknownNameIsRefusedWithTheListOfNames) {
-  for (const char* name : {"", "Adagrad", "+weight_decay", "tiger+weight_decay"}) {
+  for (const char* name : {"", "Adagrad", "+weight_decay", "tiger+weight_decay", "sgd+ema+ema"}) {
     const Result<const UpdateRule*> rule = FindUpdateRule(name);
     ASSERT_FALSE(rule.ok());
     EXPECT_EQ(rule.status().code(), StatusCode::kInvalidArgument);

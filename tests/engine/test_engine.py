@@ -251,6 +251,14 @@ def test_a_rule_may_have_a_weight_decay():
     assert table.lookup([1]).tolist() == [[0.75, 0.25]]
 
 
+def test_a_rule_may_keep_the_average_of_a_row():
+    table = engine.Table(dim=2, initializer="constant", a=1.0)
+    hyper = {"learning_rate": 0.5, "weight_decay": 0.5, "ema_momentum": 0.5}
+    table.apply("sgd+weight_decay+ema", [1], [[0.0, 1.0]], hyper=hyper)
+    assert table.lookup([1]).tolist() == [[0.75, 0.25]]
+    assert table.columns[1][:2] == ("average_offset", 2)
+
+
 def test_expire_removes_rows_by_weight():
     table = engine.Table(dim=2, l2_weight_threshold=0.5)
     table.apply("sgd", [1, 2], [[-2.0, 0.0], [-0.5, 0.0]], hyper={"learning_rate": 1.0})
@@ -369,7 +377,7 @@ def test_four_threads_lose_no_update():
         ),
         (
             lambda t: t.apply("none", [1], np.ones((1, 4))),
-            "rule: expected one of .*sgd.*weight_decay; found 'none'",
+            "rule: expected one of .*sgd.*weight_decay, then with .ema; found 'none'",
         ),
         (lambda t: t.add_slots([("value", 0, 0.0)]), "."),
         (lambda t: t.add_slots([("m", 4)]), r"slots\[0\]: expected .*, found \('m', 4\)"),

@@ -42,7 +42,9 @@ def update_rules() -> dict:
     }
 
 
-DECAY = "+weight_decay"  # after the name of a rule: the rule with one more hyperparameter
+# After the name of a rule, in this order: the rule with one more hyperparameter, and with one more slot.
+DECAY, EMA = "+weight_decay", "+ema"
+AVERAGE = Slot("average_offset", False, 0.0)  # the first slot with EMA: cc/optimizer/ema_rule.h
 
 
 def rule_and_hyper(rule, hyper):
@@ -52,14 +54,18 @@ def rule_and_hyper(rule, hyper):
       ValueError: an unknown rule, other hyperparameters than the rule's, or a value out of range.
     """
     rules = _engine.update_rules()
-    of = rule.removesuffix(DECAY) if isinstance(rule, str) else rule
+    decayed = rule.removesuffix(EMA) if isinstance(rule, str) else rule
+    of = decayed.removesuffix(DECAY) if isinstance(rule, str) else rule
     if not isinstance(rule, str) or of not in rules:
         raise ValueError(
-            f"rule: expected one of {', '.join(sorted(rules))}, or one of them with {DECAY}; found {rule!r}{did_you_mean(rule, rules)}"
+            f"rule: expected one of {', '.join(sorted(rules))}, or one of them with {DECAY}, then with {EMA}; found {rule!r}{did_you_mean(rule, rules)}"
         )
     spec = dict(rules[of])
-    if of != rule:
+    if of != decayed:
         spec["hyperparameters"] = [*spec["hyperparameters"], "weight_decay"]
+    if decayed != rule:
+        spec["hyperparameters"] = [*spec["hyperparameters"], "ema_momentum"]
+        spec["slots"] = [tuple(AVERAGE), *spec["slots"]]
     hyper = {} if hyper is None else hyper
     if not isinstance(hyper, collections.abc.Mapping):
         raise ValueError(
