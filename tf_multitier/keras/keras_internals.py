@@ -6,9 +6,11 @@ Each function says what it gives where a version of Keras does not have it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
+import types
 import typing
 
 import keras
@@ -117,6 +119,68 @@ def make_loss_scale_take_rows(optimizer: typing.Any) -> None:
     is_left = lambda v: is_overwritten(v) and not hasattr(v, "embedding_variable")
     object.__setattr__(optimizer, "check_finite", check)
     object.__setattr__(optimizer, "_overwrite_variable_with_gradient", is_left)
+
+
+def _apart(variables, averages):
+    """(weights that have rows, other weights, averages of the others)."""
+    rows = [v for v in variables if hasattr(v, "embedding_variable")]
+    others = [(v, a) for v, a in zip(variables, averages) if not hasattr(v, "embedding_variable")]
+    return rows, [v for v, _ in others], [a for _, a in others]
+
+
+def trains_rows_alone(optimizer: typing.Any) -> bool:
+    """Whether an optimizer was built for weights that all have rows."""
+    return all(hasattr(v, "embedding_variable") for v in optimizer._trainable_variables)
+
+
+def _with_averages(optimizer, variables, averages):
+    """What Keras' functions for averages need of an optimizer, with these variables and averages in place of its own."""
+    return types.SimpleNamespace(
+        _trainable_variables=variables,
+        _model_variables_moving_average=averages,
+        _distribution_strategy=optimizer._distribution_strategy,
+    )
+
+
+def make_overwrite_take_rows(optimizer: typing.Any, of_rows: typing.Callable) -> None:
+    """Makes an optimizer, this object alone, call of_rows(optimizer, weights) to replace rows by their averages. Keras knows none."""
+    name = "_overwrite_model_variables_with_average_value"
+    if name in vars(optimizer):
+        return
+    own = getattr(type(optimizer), name)
+
+    def overwrite(variables):
+        rows, others, averages = _apart(variables, optimizer._model_variables_moving_average)
+        own(_with_averages(optimizer, others, averages), others)
+        of_rows(optimizer, rows)
+
+    object.__setattr__(optimizer, name, overwrite)
+
+
+def wrap_swaps(swap: typing.Callable, forget: typing.Callable) -> None:
+    """Makes keras.callbacks.SwapEMAWeights call swap(optimizer, weights) where it exchanges weights and averages, and forget(...) where
+    it makes weights the averages, for weights that have rows. Where a version of Keras has no such callback, nothing calls them.
+    """
+    callback = getattr(keras.callbacks, "SwapEMAWeights", None)
+    for name, of_rows in (("_tf_swap_variables", swap), ("_tf_finalize_ema_values", forget)):
+        if hasattr(callback, name):
+            setattr(callback, name, _also_for_rows(getattr(callback, name), of_rows))
+
+
+def _also_for_rows(own, of_rows):
+    @functools.wraps(own)
+    def both(callback, optimizer):
+        its = optimizer._trainable_variables, optimizer._model_variables_moving_average
+        rows, others, averages = _apart(*its)
+        if not rows:
+            own(callback, optimizer)
+            return
+        # Keras 3.12 takes the variables from the model.
+        model = types.SimpleNamespace(trainable_variables=others)
+        own(types.SimpleNamespace(model=model), _with_averages(optimizer, others, averages))
+        of_rows(optimizer, rows)
+
+    return both
 
 
 # The functions that load weights into a model that exists: (module, name, place of the model among the arguments). Where a version

@@ -16,6 +16,7 @@ from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.processes import reduced
 from tf_multitier._src.training.row_optimizer import decays
 from tf_multitier.keras import accumulation
+from tf_multitier.keras import averages
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import loads
@@ -69,7 +70,9 @@ class _WithRows(UpdatesRows):
         was_built = self.built
         super().build(variables)  # type: ignore[misc]
         for variable in rows:
-            (variable.row_optimizer or self.row_optimizer).build([variable])
+            row_optimizer = variable.row_optimizer or self.row_optimizer
+            averages.follow(row_optimizer, self)
+            row_optimizer.build([variable])
         if self.gradient_accumulation_steps and not was_built:
             self._kept = accumulation.KeptGradients(rows)
 
@@ -125,6 +128,7 @@ class _WithRows(UpdatesRows):
         if dense:
             super().apply([g for g, _ in dense], [v for _, v in dense])  # type: ignore[misc]
         else:
+            averages.overwrite_if_due(self, self._built_for())
             self._iterations.assign_add(1)
 
     def _update_rows(self, rows):

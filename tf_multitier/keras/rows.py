@@ -18,6 +18,7 @@ from tf_multitier._src.processes import strategies
 from tf_multitier._src.variable import saved_model
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.keras import averages
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import learning_rates
 from tf_multitier.keras import loads
@@ -123,12 +124,12 @@ class Rows(Keras3Object, keras.Variable):
 
         Raises:
           ValueError: neither the layer nor the model's optimizer trains rows.
-          NotImplementedError: the optimizer has a static loss scale or averages weights; or it accumulates gradients, and is not of
-            `with_rows`.
+          NotImplementedError: the optimizer has a static loss scale; or it accumulates gradients, and is not of `with_rows`; or it
+            averages weights as averages.py cannot.
         """
         for optimizer in _calling_optimizers():
             name = type(optimizer).__name__
-            refused = {"use_ema": "", "loss_scale_factor": ""}
+            refused = {"loss_scale_factor": ""}
             if not isinstance(optimizer, UpdatesRows):
                 cure = f", or tf_multitier.keras.with_rows(keras.optimizers.{name}(...))"
                 refused["gradient_accumulation_steps"] = cure
@@ -138,6 +139,8 @@ class Rows(Keras3Object, keras.Variable):
                         f"{self._owner}: rows of embedding variables cannot be trained with {setting} of {name}: "
                         f"expected an optimizer without {setting}{cure}"
                     )
+            if getattr(optimizer, "use_ema", False):
+                averages.check(self._owner, self.embedding_variable, optimizer)
             if isinstance(optimizer, (keras.optimizers.LossScaleOptimizer, CHOOSERS)):
                 continue  # the optimizer that has these rows from it is among the callers when it updates them
             if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
@@ -177,6 +180,7 @@ class Rows(Keras3Object, keras.Variable):
         rate = None
         for of_model in _calling_optimizers()[:1]:  # the innermost: a MultiOptimizer chose it
             rate = learning_rates.of_step(self._owner, optimizer, of_model)
+            averages.follow(optimizer, of_model)
         optimizer.apply_gradients([(value, self.embedding_variable)], learning_rate=rate)
         return value
 

@@ -89,9 +89,10 @@ class Adam(_WithPowers):
         rule, hyper = super()._rule_of(variable, hyper)
         if not self.catch_up:
             return rule, hyper
-        if rule != self._RULE:
+        if rule != self._RULE or self.ema_momentum is not None:
+            found = "use_ema" if rule == self._RULE else "a weight_decay"
             raise ValueError(
-                f"{type(self).__name__}: embedding variable '{variable.variable_name}': {_CATCH_UP_ALONE.format('a weight_decay')}"
+                f"{type(self).__name__}: embedding variable '{variable.variable_name}': {_CATCH_UP_ALONE.format(found)}"
             )
         return "adam_catch_up", hyper
 

@@ -111,6 +111,8 @@ class RowOptimizer(tf.Module):
             self.weight_decay = scalar(weight_decay, "weight_decay") if is_kept else None
         # For an embedding variable, whether its rows have the weight decay.
         self.is_decayed: typing.Callable = lambda variable: True
+        # The momentum of a moving average of each row, which the rule then keeps, too: "<rule>+ema" of the engine. None: there is none.
+        self.ema_momentum: float | None = None
         self._twins: typing.Any = weakref.WeakSet()
 
     @property
@@ -195,7 +197,15 @@ class RowOptimizer(tf.Module):
         slots = self._slots()
         names = [base + (f"_{i}" if i else "") for i in range(len(slots))]
         dims = [1 if slot.per_row else variable.embedding_dim for slot in slots]
-        return names, dims, [slot.initial_value for slot in slots]
+        values = [slot.initial_value for slot in slots]
+        if self.ema_momentum is None:
+            return names, dims, values
+        names, dims = [self.average_column(variable), *names], [variable.embedding_dim, *dims]
+        return names, dims, [0.0, *values]
+
+    def average_column(self, variable: typing.Any) -> str:
+        """The name of the slot that has the average of a row minus its value."""
+        return f"{variable.variable_name}/{self._column_name}_average_offset"
 
     def _slots(self):
         """The slots of the rule."""
@@ -265,6 +275,10 @@ class RowOptimizer(tf.Module):
             eager.check_use(variable, "an update of embedding variable")
             names, values = self._add_slots(variable)
             its_rule, its_hyper = self._rule_of(variable, hyper)
+            if self.ema_momentum is not None:
+                # As Keras: the first step makes the values the averages.
+                momentum = tf.where(tf.equal(step, 0), 0.0, self.ema_momentum)
+                its_rule, its_hyper = f"{its_rule}+ema", [*its_hyper, momentum]
             rule = dict(rule=its_rule, slot_initial_values=values, use_locking=False)
             made.append(updates.update(variable, grad, step, its_hyper, names, rule))
         group_updates.made(made)
