@@ -225,8 +225,8 @@ namespace {
 // Copies rows, from wherever they are. A lookup brings them up where DRAM has room; a peek moves nothing.
 class LookupVisitor : public RecordVisitor {
  public:
-  LookupVisitor(TierKeys* keys, const TierBudgets* budgets, const Demoter* demoter, bool promotes)
-      : keys_(keys), budgets_(budgets), demoter_(demoter), promotes_(promotes) {}
+  LookupVisitor(TierKeys* keys, const TableBase* base, const Demoter* demoter, bool promotes)
+      : keys_(keys), base_(*base), demoter_(demoter), promotes_(promotes) {}
   bool NeedsRow() const override { return true; }
   Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
     if (found.row == nullptr || found.row->has(kRowUncommitted)) return OkStatus();
@@ -236,16 +236,27 @@ class LookupVisitor : public RecordVisitor {
     key->has_row = true;
     return OkStatus();
   }
-  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
     ++lock->counters().lower[key->level].hits;
     key->has_row = true;
-    const bool room = promotes_ && budgets_->dram_rows(*lock->layout()) > 0 && !demoter_->failed();
+    const uint64_t rows = base_.budgets.dram_rows(*lock->layout());
+    const bool room = promotes_ && rows > 0 && !demoter_->failed() && !WouldLeave(lock, header, rows);
     return room ? Answer::kInstall : Answer::kKeep;
   }
 
  private:
+  // Whether the trim at the end would take the row at once, back to where it is now, because DRAM is full of rows with higher
+  // scores. budget: rows.
+  bool WouldLeave(Shard::Locked& lock, const RecordHeader& header, uint64_t budget) const {
+    if (base_.options.cache_strategy != Replacement::kScore || base_.common.levels.count > 1) return false;
+    if (static_cast<uint64_t>(base_.common.dram_rows.load()) < budget) return false;
+    if (lock->dram_rows() == 0 || lock->dram_rows() < budget >> base_.shards.log2()) return false;
+    const Rank rank = RankOf(base_.common.strategy, header.version, header.frequency, header.recency, /*clock=*/0);
+    return rank.first < lock->ColdestRow().first;
+  }
+
   TierKeys* const keys_;
-  const TierBudgets* const budgets_;
+  const TableBase& base_;
   const Demoter* const demoter_;
   const bool promotes_;
 };
@@ -273,7 +284,7 @@ Status HostTable::LookupBelow(Span<const int64_t> keys, const std::vector<size_t
       wanted.Add(*unique, e, s).touched = stamp == 0 ? 0 : stamp + below[last];
     }
   }
-  LookupVisitor visitor(&wanted, &base_.budgets, &demoter_, promotes);
+  LookupVisitor visitor(&wanted, &base_, &demoter_, promotes);
   MT_RETURN_IF_ERROR(reader_.Read(&wanted, &visitor));
   std::vector<size_t> absent;
   std::vector<uint16_t> its_tables;

@@ -191,6 +191,33 @@ TEST(TierChain, LfuKeepsTheMostFrequentAndOfEqualsTheMostRecent) {
   ExpectTiersInOrder(table.get());
 }
 
+// They would be written down again before the lookup ends.
+TEST(TierChain, ALookupLeavesRowsBelowWhereAllOfDramHaveHigherScores) {
+  auto lower = std::make_shared<MemoryTier>();
+  TableOptions options = TieredOptions(4, 2, lower);
+  options.cache_strategy = Replacement::kScore;
+  options.lower_tiers[0].budget_bytes = 8 * kRowBytes;  // so it keeps no copies
+  auto table = MakeTable(options);
+  const auto train = [&](std::vector<int64_t> keys, int64_t step) {
+    Training training = Sgd(std::move(keys), 1.0f, 4);
+    training.step = step;
+    return training.Run(table.get());
+  };
+  MT_ASSERT_OK(train({1, 2}, 1));
+  MT_ASSERT_OK(train({3, 4}, 2));
+  const int64_t written = lower->counters().records_written;
+  auto plain = MakeTable(BasicOptions(4));
+  MT_ASSERT_OK(Sgd({1, 2}, 1.0f, 4).Run(plain.get()));
+  EXPECT_TRUE(SameBits(LookupAll(table.get(), {1, 2}), LookupAll(plain.get(), {1, 2})));
+  EXPECT_EQ(TierOf(table.get(), {1, 2, 3, 4}), (std::vector<int32_t>{1, 1, 0, 0}));
+  EXPECT_EQ(lower->counters().records_written, written);
+  EXPECT_EQ(table->Stats().tiers[1].promotions, 0);
+  MT_ASSERT_OK(train({1}, 3));  // 3 goes
+  MT_ASSERT_OK(table->Remove(std::vector<int64_t>{4}, nullptr));
+  LookupAll(table.get(), {2});  // there is room
+  EXPECT_EQ(TierOf(table.get(), {1, 2, 3}), (std::vector<int32_t>{0, 0, 1}));
+}
+
 TEST(TierChain, DramThatIsNoTierHoldsNoRowsBetweenOperations) {
   TableOptions options = BasicOptions(4);
   options.dram_named = false;
