@@ -127,6 +127,15 @@ def test_other_arrays_are_refused_and_change_nothing(tmp_path):
     same_bits(content(layer), expected)
 
 
+def test_after_a_refused_hdf5_file_an_archive_has_the_optimizer(tmp_path):
+    model, _ = build(tmp_path)
+    with pytest.raises(NotImplementedError, match="has no dense value for a file of HDF5 or NumPy"):
+        model.save(tmp_path / "model.h5")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is type(model.optimizer)
+
+
 def test_a_full_disk_fails_get_weights_and_leaves_the_model_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, layer = build(tmp_path)

@@ -38,6 +38,12 @@ def calling_layer_of_keras_2(package: str) -> typing.Any:
 SAVING_MODULE = "keras.src.saving.saving_lib"
 
 
+def writes_old_hdf5() -> bool:
+    """Whether Keras writes the configuration of a model to an HDF5 file, `model.save("m.h5")`."""
+    state = importlib.import_module("keras.src.backend.common.global_state")
+    return bool(state.get_global_attribute("use_legacy_config", False))
+
+
 def own_weights(layer: typing.Any) -> tuple:
     """The lists of a layer's own weights: those that are trained, and the others. Its sublayers have their own."""
     return layer._trainable_variables, layer._non_trainable_variables

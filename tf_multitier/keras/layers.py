@@ -18,6 +18,7 @@ from tf_multitier._src.options.key_types import key_type
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.variable.variable_scope import get_embedding_variable
 from tf_multitier.keras import held
+from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras import optimizer_configs
@@ -26,6 +27,7 @@ from tf_multitier.keras import stock_arguments
 from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.keras.rows import Rows
+from tf_multitier.keras.rows import no_array
 
 SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
 SERIALIZABLE(initializers.TruncatedNormal)
@@ -153,6 +155,13 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         held.load(self, super().load_own_variables, store)
 
     def get_config(self) -> dict:
+        """The configuration.
+
+        Raises:
+          NotImplementedError: it is for an HDF5 file. Later, Keras would have taken the optimizer out of what the model saves.
+        """
+        if keras_internals.writes_old_hdf5():
+            raise NotImplementedError(no_array(f"layer '{self.name}'"))
         config = super().get_config()
         config["optimizer"] = optimizer_configs.to_config(self.optimizer)
         return config

@@ -255,10 +255,7 @@ class Rows(Keras3Object, keras.Variable):
         )
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
-        raise NotImplementedError(
-            f"rows of {self._owner} are in a hash table, which has no dense value for a file of HDF5 or NumPy: save the "
-            "model to a file '.keras' or its weights with save_weights, and read rows with export() of the layer's tables"
-        )
+        raise NotImplementedError(no_array(self._owner))
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
         # In a checkpoint the layer has the embedding variable itself. `model.export` keeps variables without their layers.
@@ -298,6 +295,14 @@ def refuse_scaled_loss(what: str) -> None:
             f"{what}: expected an optimizer of the CollectiveStrategy, found it in a LossScaleOptimizer, by which each rank would skip "
             "other steps: take the LossScaleOptimizer away, or compile the model with auto_scale_loss=False"
         )
+
+
+def no_array(owner: str) -> str:
+    """The message where Keras or NumPy wants the rows of a layer as an array."""
+    return (
+        f"rows of {owner} are in a hash table, which has no dense value for a file of HDF5 or NumPy: save the "
+        "model to a file '.keras' or its weights with save_weights, and read rows with export() of the layer's tables"
+    )
 
 
 def _described(value):
