@@ -228,6 +228,8 @@ def test_optimizers_without_a_rule_are_refused_by_name():
         NotImplementedError, match="with_rows has no rule for Adafactor; supported: Adadelta"
     ):
         kt.with_rows(keras.optimizers.Adafactor())
+    with pytest.raises(TypeError, match="expected an optimizer of Keras .* give those of tf_mul"):
+        kt.with_rows(optimizers.Adam())
     with pytest.raises(TypeError, match="optimizer: expected one of tf_multitier.optimizers"):
         kt.Embedding(4, optimizer=keras.optimizers.Adam())
 

@@ -290,9 +290,14 @@ def with_rows(optimizer: typing.Any, catch_up: bool = False) -> typing.Any:
     Raises:
       NotImplementedError: another optimizer.
       ValueError: catch_up with another optimizer than Adam.
-      TypeError: an optimizer of Keras 2.
+      TypeError: no optimizer of Keras 3.
     """
     keras_versions.refuse("with_rows: optimizer", optimizer)
+    if not isinstance(optimizer, (str, dict, keras.optimizers.Optimizer)):
+        raise TypeError(
+            f"with_rows: optimizer: expected an optimizer of Keras or its name, found {optimizer!r}: give those of "
+            "tf_multitier.optimizers to the layers, as optimizer="
+        )
     optimizer = keras.optimizers.get(optimizer)
     name = type(optimizer).__name__
     if not has_rule(optimizer):
