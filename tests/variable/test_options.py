@@ -303,7 +303,15 @@ def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch
             "TF_MULTITIER_STORAGE_SIZE: expected at most 1, .*; found 2",
         ),
         (
-            {"TF_MULTITIER_STORAGE_PATH": ""},
+            {"TF_MULTITIER_STORAGE_TIPE": "DRAM"},
+            "expected .*, found 'TF_MULTITIER_STORAGE_TIPE': did you mean 'TF_MULTITIER_STORAGE_TYPE'",
+        ),
+        (
+            {"TF_MULTITIER_STORAGE_PATH": "/ssd"},
+            "TF_MULTITIER_STORAGE_TYPE: .* because TF_MULTITIER_STORAGE_PATH is set, found none",
+        ),
+        (
+            {"TF_MULTITIER_STORAGE_TYPE": "DRAM", "TF_MULTITIER_STORAGE_PATH": ""},
             "TF_MULTITIER_STORAGE_PATH: expected the path of a directory, found ''",
         ),
     ],

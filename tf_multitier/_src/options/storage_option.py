@@ -14,6 +14,7 @@ import typing
 from tf_multitier import _engine
 from tf_multitier._src.options import option_record
 from tf_multitier._src.options.option_values import Option
+from tf_multitier._src.options.option_values import one_of
 from tf_multitier._src.options.storage_types import CacheStrategy, StorageType
 from tf_multitier.external_storage import Storage
 
@@ -120,6 +121,14 @@ def storage_option_from_environment(environ=None):
       ValueError: a bad value. The message names the environment variable, what was expected and what was found.
     """
     environ = os.environ if environ is None else environ
+    for variable in environ:
+        if variable.startswith("TF_MULTITIER_STORAGE_"):
+            one_of("environment variable", variable, _ENVIRONMENT.values())
+    if ENV_STORAGE_PATH in environ and ENV_STORAGE_TYPE not in environ:
+        raise ValueError(
+            f"environment variable {ENV_STORAGE_TYPE}: expected a storage type, because {ENV_STORAGE_PATH} is set, found none: "
+            "set it, for example to DRAM_SSDHASH"
+        )
     given = {}
     for option, variable in _ENVIRONMENT.items():
         value = environ.get(variable)
