@@ -237,7 +237,7 @@ class Rows(Keras3Object, keras.Variable):
         if not isinstance(copy, RowsCopy):
             raise ValueError(
                 f"rows of {self._owner}: expected what get_weights() returned, found an array of shape {copy.shape}: write the matrix "
-                "of a keras.layers.Embedding by upsert(ids, values) of the layer's tables, or load its file by load_weights"
+                "of a keras.layers.Embedding by upsert(ids, values) of the layer's tables, or save its model to a file '.weights.h5', and load that"
             )
         with loads.together():
             copy.restore(self.embedding_variable, f"rows of {self._owner}")
