@@ -1,13 +1,19 @@
-"""Files of saves that were killed: the next save in the folder deletes them, whatever its prefix, and nothing else."""
+"""Files of saves that were killed: the next save in the folder deletes them, whatever its prefix, and nothing else. And what is on
+the disk when a save returns.
+"""
 
 import glob
 import os
+import shutil
+import subprocess
+import sys
 
 import forks
 import numpy as np
 import pytest
 import tensorflow as tf
 from paths import ROOT
+from paths import environment
 
 import tf_multitier
 from tf_multitier import checkpoint
@@ -120,3 +126,52 @@ def test_saves_of_several_prefixes_at_once_keep_their_files(tmp_path):
     assert rows_of(unfinished)
     for number in range(3):
         assert len(checkpoint.load(str(tmp_path / f"b-{number}")).tables["ev"].read()) == 50
+
+
+# Prints the files that are synced.
+_PRINTS_SYNCED = """
+#include <stdio.h>
+#include <unistd.h>
+int fdatasync(int fd) {
+  char name[64], path[4096];
+  snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(name, path, sizeof path);
+  if (n > 0) printf("synced %.*s\\n", (int)n, path), fflush(stdout);
+  return 0;
+}
+int fsync(int fd) { return fdatasync(fd); }
+"""
+
+_SAVES_BOTH_WAYS = """
+import sys, numpy as np, tensorflow as tf, tf_multitier
+v1 = tf.compat.v1
+made = tf.train.Checkpoint(ev=tf_multitier.get_embedding_variable("ev", 4))
+made.ev.upsert(np.arange(50), np.ones((50, 4)))
+made.write(sys.argv[1] + "/objects")
+with tf.Graph().as_default(), v1.Session() as session:
+    upsert = tf_multitier.get_embedding_variable("ev", 4).upsert(np.arange(50), np.ones((50, 4)))
+    saver = v1.train.Saver()
+    session.run(v1.global_variables_initializer())
+    session.run(upsert)
+    saver.save(session, sys.argv[1] + "/names", write_meta_graph=False)
+"""
+
+
+def test_rows_are_on_the_disk_when_a_save_returns(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler for a library that sees calls")
+    source, library = tmp_path / "synced.c", tmp_path / "synced.so"
+    source.write_text(_PRINTS_SYNCED)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _SAVES_BOTH_WAYS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(LD_PRELOAD=str(library)),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    files = rows_of(tmp_path / "objects") + rows_of(tmp_path / "names")
+    assert len(files) == 2
+    assert {f"synced {file}" for file in files} <= set(done.stdout.splitlines())

@@ -171,8 +171,8 @@ Status PartWriter::Finish() {
   manifest_.num_removed = writer_.removed();
   MT_RETURN_IF_ERROR(writer_.End());
   manifest_.checksum = writer_.checksum();
-  MT_RETURN_IF_ERROR(FromAbsl(file_->Sync()));
-  return FromAbsl(file_->Close());
+  MT_RETURN_IF_ERROR(FromAbsl(file_->Close()));
+  return IsLocal(path_) ? Env::Posix()->SyncFile(path_) : OkStatus();  // TensorFlow's Sync writes to the page cache alone
 }
 
 void PartWriter::Remove() {
