@@ -24,6 +24,11 @@ Status PrepareStoragePath(const std::string& path, bool* made) {
   // Looked at after mkdir: another thread may make the same path at any time before it.
   if (*made || IsDirectory(path)) return OkStatus();
   if (PathExists(path)) return InvalidArgumentError("storage path '", path, "': expected a directory, found something else");
+  if (error == ENOENT || error == ENOTDIR) {
+    return NotFoundError("storage path '", path,
+                         "': expected a directory, or a new name in one, found neither: make the folders above",
+                         path.find('~') != std::string::npos ? " (~ is not replaced)" : "");
+  }
   return PosixError("create storage path", path, error);
 }
 

@@ -15,13 +15,21 @@ from tf_multitier import engine
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        (dict(storage_path="missing/store"), engine.NotFoundError, "missing/store.*No such file"),
+        (
+            dict(storage_path="~/store"),
+            engine.NotFoundError,
+            r"storage path '.*~/store': .* make the folders above \(~ is not replaced\)$",
+        ),
         (
             dict(storage_path="file"),
             ValueError,
             "storage path '.*file': expected a directory, found something else",
         ),
-        (dict(storage_path="file/below"), engine.NotFoundError, "file/below"),
+        (
+            dict(storage_path="file/below"),
+            engine.NotFoundError,
+            "storage path '.*file/below': expected a directory, or a new name in one, found neither: make the folders above$",
+        ),
         (
             dict(storage_path="n" * 300),
             ValueError,
