@@ -57,8 +57,8 @@ void ApplyOperation::UpdatePart(const UpdateArguments& update, int part) {
   WithLocks(part, [&](auto lock_of, auto rows_of) {
     UpdateEntries(update, begin, end, lock_of, rows_of, &freed);
     rows_of(begin).counters().refused += held_.empty() ? refused_[static_cast<size_t>(part)] : refused();
+    base_.tiers.Free(&freed);
   });
-  base_.tiers.Free(&freed);
 }
 
 template <typename LockOf, typename RowsOf>

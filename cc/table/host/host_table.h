@@ -151,8 +151,7 @@ class HostTable final : public TableBelow {
   Status CheckEntries(const UpsertRequest& request, ApplyOperation* operation);
   // Writes the entries of one shard. Returns their number.
   // touched: when each entry counts as used.
-  int64_t UpsertShard(const UpsertRequest& request, int shard, const std::vector<uint64_t>& touched, ApplyOperation* operation,
-                      FreedRecords* freed);
+  int64_t UpsertShard(const UpsertRequest& request, int shard, const std::vector<uint64_t>& touched, ApplyOperation* operation);
   struct ImportedChunk;
   Status ImportChunk(ImportedChunk chunk, Executor* executor);
   // Whether the tiers have room for all keys of the batch, were they all new; and memory for them.
@@ -165,10 +164,10 @@ class HostTable final : public TableBelow {
   bool TakeRoomToLoad(ShardRows* shard, size_t n);
   // Writes the entries of a shard that are not skipped. Adds to `rest` those that need more than memory, or find no room.
   void LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int shard, const std::vector<uint32_t>& skipped,
-                 std::vector<uint32_t>* rest, FreedRecords* freed);
+                 std::vector<uint32_t>* rest);
   // Writes these entries, which are given by shard: all of them, or none and an error.
   Status ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk, const std::vector<std::vector<uint32_t>>& entries,
-                    Executor* executor, std::vector<FreedRecords>* freed);
+                    Executor* executor);
   Status ImportCounted(const Rows& rows);
   // Takes counted keys out until there are no more than admission.max_keys allows (counted_bound.cc).
   void BoundCounted();

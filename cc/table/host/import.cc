@@ -110,7 +110,6 @@ Status HostTable::Import(const Rows& rows, Executor* executor) {
 
 Status HostTable::ImportChunk(ImportedChunk chunk, Executor* executor) {
   if (common_.evicts) chunk.stamp = common_.accesses.fetch_add(chunk.size());
-  std::vector<FreedRecords> freed(shards_.size());
   std::vector<std::vector<uint32_t>> left(shards_.size()), rest(shards_.size());  // entries of the batch, by shard
   BorrowedKeyBatch batch;
   batch->SortByShard(chunk.keys(), shards_.log2());
@@ -122,13 +121,12 @@ Status HostTable::ImportChunk(ImportedChunk chunk, Executor* executor) {
     if (load) return NotInMemory(*batch, s, &left[of]);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) left[of].push_back(e);
   });
-  MT_RETURN_IF_ERROR(ImportLeft(chunk, *batch, left, executor, &freed));
+  MT_RETURN_IF_ERROR(ImportLeft(chunk, *batch, left, executor));
   Status status;
   if (load) {
-    for_shards([&](int s, size_t of) { LoadShard(chunk, *batch, s, left[of], &rest[of], &freed[of]); });
-    status = ImportLeft(chunk, *batch, rest, executor, &freed);
+    for_shards([&](int s, size_t of) { LoadShard(chunk, *batch, s, left[of], &rest[of]); });
+    status = ImportLeft(chunk, *batch, rest, executor);
   }
-  for (FreedRecords& of_shard : freed) tiers_.Free(&of_shard);
   demoter_.TrimAndRemember();
   return status;
 }
@@ -180,8 +178,9 @@ bool HostTable::TakeRoomToLoad(ShardRows* shard, size_t n) {
 }
 
 void HostTable::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int s, const std::vector<uint32_t>& skipped,
-                          std::vector<uint32_t>* rest, FreedRecords* freed) {
+                          std::vector<uint32_t>* rest) {
   const uint32_t end = batch.end(s);
+  FreedRecords freed;
   Shard::Locked lock(shards_[s]);
   ShardRows& shard = *lock;
   const RowLayout& layout = *shard.layout();
@@ -237,16 +236,16 @@ void HostTable::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int
       uint8_t* const data = shard.BeginChange(row, batch.hash(e));
       shard.Commit(row);
       chunk.Write(position, layout, lacks_columns, row, data);
-      shard.FinishChange(row, chunk.Touched(position), chunk.size(), freed);
+      shard.FinishChange(row, chunk.Touched(position), chunk.size(), &freed);
       shard.Reorder(row, batch.hash(e), chunk.stamp);  // its frequency or version may have become less
     }
     common_.dram_rows -= taken - created;
   }
+  tiers_.Free(&freed);
 }
 
 Status HostTable::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk,
-                             const std::vector<std::vector<uint32_t>>& entries, Executor* executor,
-                             std::vector<FreedRecords>* freed) {
+                             const std::vector<std::vector<uint32_t>>& entries, Executor* executor) {
   std::vector<uint32_t> positions;
   for (const std::vector<uint32_t>& of_shard : entries) {
     for (const uint32_t e : of_shard) positions.push_back(of_chunk.first_position(e));
@@ -265,6 +264,7 @@ Status HostTable::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chun
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
   ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
     const KeyBatch& batch = operation.batch();
+    FreedRecords freed;
     Shard::Locked lock(shards_[s]);
     const RowLayout& layout = *lock->layout();
     const bool lacks_columns = !HasAll(chunk.columns, layout);
@@ -275,9 +275,10 @@ Status HostTable::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chun
       uint8_t* const data = lock->BeginChange(row, batch.hash(e));
       lock->Commit(row);
       chunk.Write(positions[i], layout, lacks_columns, row, data);
-      lock->FinishChange(row, operation.Touched(e), chunk.size(), &(*freed)[static_cast<size_t>(s)]);
+      lock->FinishChange(row, operation.Touched(e), chunk.size(), &freed);
       lock->Reorder(row, batch.hash(e), chunk.stamp);
     }
+    tiers_.Free(&freed);
   });
   return OkStatus();
 }

@@ -165,9 +165,9 @@ Status HostTable::PutBack(const RowBatch& rows) {
       lock->FinishChange(row, operation.Touched(e), batch.num_keys(), &freed);
       lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency and version changed
     }
+    tiers_.Free(&freed);
   }
   for (size_t i = 0; i < rows.keys.size(); ++i) RaiseTo(&newest_step_, rows.facts[i].version);
-  tiers_.Free(&freed);
   demoter_.TrimAndRemember();
   return OkStatus();
 }

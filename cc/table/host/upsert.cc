@@ -120,22 +120,21 @@ Result<int64_t> HostTable::Upsert(const UpsertRequest& request) {
     if (!refused.ok()) return refused;
     return 0;
   }
-  FreedRecords freed;
   const std::vector<uint64_t> touched = UsesByHeat(request, static_cast<int>(shards_.size()), &operation);
   int64_t written = 0;
-  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) written += UpsertShard(request, s, touched, &operation, &freed);
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) written += UpsertShard(request, s, touched, &operation);
   for (const int64_t version : request.versions) RaiseTo(&newest_step_, version);
-  tiers_.Free(&freed);
   demoter_.TrimAndRemember();
   return written;
 }
 
 int64_t HostTable::UpsertShard(const UpsertRequest& request, int s, const std::vector<uint64_t>& touched,
-                               ApplyOperation* operation, FreedRecords* freed) {
+                               ApplyOperation* operation) {
   const KeyBatch& batch = operation->batch();
   const int64_t version_of_new = base_.score.OfNewRow();
   if (base_.score.kind() == Score::kTime) RaiseTo(&newest_step_, version_of_new);
   int64_t written = 0;
+  FreedRecords freed;
   Shard::Locked lock(shards_[s]);
   std::vector<const Column*> columns;
   for (const UpsertRequest::Columns& column : request.columns) {
@@ -157,10 +156,11 @@ int64_t HostTable::UpsertShard(const UpsertRequest& request, int s, const std::v
     }
     if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
     if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? version_of_new : request.versions[i];
-    lock->FinishChange(row, touched[e], batch.num_keys(), freed);
+    lock->FinishChange(row, touched[e], batch.num_keys(), &freed);
     lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency or version may be lower now
     ++written;
   }
+  tiers_.Free(&freed);
   return written;
 }
 

@@ -82,8 +82,6 @@ RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const 
   if (parts_.levels.keeps_copies(level)) {
     row->below = location;
   } else {
-    // It is freed once the lock is given back. Should the row be written again before, the older record counts as its last copy
-    // until the next write of the key: that costs its space, and recovery takes the newer one.
     if (parts_.levels.middle[level]) row->below = header.below;
     freed->at[level].push_back(KeyLocation{header.key, location, /*newest=*/true});
   }

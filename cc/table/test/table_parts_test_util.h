@@ -51,7 +51,6 @@ struct TableParts {
     lock->BeginChange(rows[0], HashKey(key));
     lock->Commit(rows[0]);
     lock->FinishChange(rows[0], base.common.accesses++, 1, &freed);
-    lock.Unlock();
     base.tiers.Free(&freed);
   }
 

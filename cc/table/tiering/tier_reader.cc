@@ -38,7 +38,6 @@ class TierReader::Run {
       left_.clear();
       const Status marked = status_;
       for (int level = 0; level < base_.tiers.count(); ++level) ReadLevel(level, marked);
-      base_.tiers.Free(&freed_);
       if (status_.ok()) AwaitOthers();
       left.swap(left_);
     }
@@ -131,6 +130,7 @@ class TierReader::Run {
         if (!answered.ok() && first->ok()) *first = answered;
         if (answered.ok() && !key.answered) left_.push_back((*group)[i]);
       }
+      base_.tiers.Free(&freed_);
     });
     group->clear();
   }

@@ -48,7 +48,7 @@ using Answer = RecordVisitor::Answer;
 // One shard over one tier in memory with the records of keys 1 .. 3, whose first element is their key.
 class TierReaderTest : public ::testing::Test {
  protected:
-  void Make(OnCorruption on_corruption = OnCorruption::kError) {
+  void Make(OnCorruption on_corruption = OnCorruption::kError, bool has_last = false) {
     TableOptions options;
     options.name = "t";
     options.dim = kDim;
@@ -56,12 +56,12 @@ class TierReaderTest : public ::testing::Test {
     options.on_corruption = on_corruption;
     InitializerSpec initial_value;
     initial_value.a = 0.5f;
-    parts_ = std::make_unique<TableParts>(std::move(options), initial_value);
+    parts_ = std::make_unique<TableParts>(std::move(options), initial_value, /*has_lower=*/true, /*lower_rows=*/0, has_last);
     base_ = &parts_->base;
     tier_ = parts_->tier.get();
     for (const int64_t key : {1, 2, 3}) Write(key);
   }
-  void Write(int64_t key) {
+  void Write(int64_t key, int level = 0) {
     std::vector<float> row(kDim, static_cast<float>(key));
     WriteRecord record;
     record.header.key = key;
@@ -69,9 +69,9 @@ class TierReaderTest : public ::testing::Test {
     record.header.num_columns = 1;
     record.row_data = reinterpret_cast<const uint8_t*>(row.data());
     const ShardWriter writer(base_->shards[0]);
-    ASSERT_TRUE(base_->tiers.Write(writer, 0, Span<const WriteRecord>(&record, 1), &location_[key]).ok());
+    ASSERT_TRUE(base_->tiers.Write(writer, level, Span<const WriteRecord>(&record, 1), &location_[key]).ok());
     Shard::Locked lock(base_->shards[0]);
-    ASSERT_TRUE(lock->ReserveWords(1).ok() && lock->Adopt(HashKey(key), 0, location_[key]).ok());
+    ASSERT_TRUE(lock->ReserveWords(1).ok() && lock->Adopt(HashKey(key), level, location_[key]).ok());
   }
   Status Read(const std::vector<int64_t>& keys, RecordVisitor* visitor) {
     KeyBatch batch;
@@ -111,6 +111,19 @@ TEST_F(TierReaderTest, InstalledRowsAreInDramAndKeepTheirRecordAsACopy) {
   NotingVisitor again(Answer::kInstall);
   ASSERT_TRUE(Read({2}, &again).ok());
   EXPECT_EQ(again.in_memory, std::vector<int64_t>{2});
+}
+
+// Else another thread could remove the key, and the tier would keep the record as the newest of a key that has no row.
+TEST_F(TierReaderTest, ARecordThatIsNoCopyIsFreedBeforeOtherThreadsSeeItsRow) {
+  Make(OnCorruption::kError, /*has_last=*/true);
+  Write(4, /*level=*/1);
+  int64_t freed = -1;
+  parts_->last->SetHook([&](MemoryTier::Point point) {
+    if (point == MemoryTier::Point::kBeforeRead) freed = tier_->counters().records_freed;  // the first tier was read before
+  });
+  NotingVisitor visitor(Answer::kInstall);
+  ASSERT_TRUE(Read({1, 4}, &visitor).ok());
+  EXPECT_EQ(freed, 1);
 }
 
 TEST_F(TierReaderTest, ErasedKeysLeaveTheTableAndTheirRecordsAreReturned) {

@@ -6,7 +6,7 @@
 // that was removed cannot come back, and one that was created again cannot be lost. Write and Remove take the writer, so that
 // the compiler keeps the rule. A thread takes a ShardWriter when it holds no lock, pin or pending word.
 //
-// Owns no tier and no shard. Its callers are operations, which hold no shard's lock, except for RemoveLater.
+// Owns no tier and no shard. Its callers are operations, which hold no shard's lock, except for Free and RemoveLater.
 // Thread-safe.
 
 #ifndef CC_TABLE_TIERING_TIER_STACK_H_
@@ -84,7 +84,8 @@ class TierStack {
   // Writes records of the writer's shard, all or none. First repeats the removals that this tier refused: where it refuses them
   // again nothing is written. The other tiers do not matter.
   Status Write(const ShardWriter& writer, int level, Span<const WriteRecord> records, uint32_t* locations);
-  // Frees records that no index word names any more.
+  // Frees records that no index word names any more. Of a `newest` one the caller still has the lock under which its row came
+  // to stand for it, or the shard's writer: else its key could be removed before, and the record would outlive the removal.
   void Free(FreedRecords* freed);
   // The same, and their keys were removed. A removal that a tier refuses is kept and repeated before the tier is written to for
   // the shard; the error goes to `refused`, and is returned.

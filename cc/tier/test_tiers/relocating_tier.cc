@@ -128,6 +128,7 @@ void RelocatingTier::RelocateSome() {
 void RelocatingTier::Free(Span<const KeyLocation> records) {
   MutexLock lock(mu_);
   for (const KeyLocation& record : records) {
+    MT_CHECK(!record.newest || newest_[record.key]);
     const auto leaving = leaving_.find(record.location);
     if (leaving != leaving_.end()) {  // the location is not used again before the move is settled
       MT_CHECK(!leaving->second && held_.erase(record.location) == 1);

@@ -1,8 +1,9 @@
 // RelocatingTier: a MemoryTier that moves records at every Write and that reports itself as durable. For tests.
 //
 // It moves a few random records, old ones and just written ones, by the protocol of tier.h. It stops the process if its owner
-// breaks the protocol: frees a location that the owner no longer refers to, or refers to a discarded location. For every key it
-// also tracks whether the newest entry is a record or a tombstone, which is what a recovery would find.
+// breaks the protocol: frees a location that the owner no longer refers to, refers to a discarded location, or frees a record
+// as the newest of a key that was removed. For every key it also tracks whether the newest entry is a record or a tombstone,
+// which is what a recovery would find.
 //
 // Thread-safe: all methods.
 
