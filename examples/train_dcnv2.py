@@ -47,7 +47,7 @@ flags.DEFINE_integer(
     "eval_rows", 50_000, "At most this many held-out rows are used.", lower_bound=1
 )
 flags.DEFINE_integer(
-    "steps", 5000, "Steps to train at most; 0: until the data ends.", lower_bound=0
+    "steps", 2000, "Steps to train at most; 0: until the data ends.", lower_bound=0
 )
 flags.DEFINE_integer("epochs", 1, "Times to read --data.", lower_bound=1)
 flags.DEFINE_integer("eval_every", 500, "Steps between evaluations.", lower_bound=1)
@@ -139,7 +139,7 @@ def dram_bytes():
     if FLAGS.data:
         return dict.fromkeys(criteo.CAT_NAMES, 1 << 20)
     row_bytes = tf_multitier.memory(1, FLAGS.embedding_dim, make_optimizer()).bytes_per_row
-    ids = criteo.ClickModel(FLAGS.seed).expected_ids(FLAGS.batch_size * (FLAGS.steps or 5000))
+    ids = criteo.ClickModel(FLAGS.seed).expected_ids(FLAGS.batch_size * (FLAGS.steps or 2000))
     return {
         name: int(max(1, n / 10 / FLAGS.partitions)) * row_bytes
         for name, n in zip(criteo.CAT_NAMES, ids)
