@@ -10,6 +10,7 @@ frequencies and versions as they are, and leaves out rows that equal their avera
 
 from __future__ import annotations
 
+import functools
 import typing
 
 import tensorflow as tf
@@ -106,4 +107,7 @@ def _forget(optimizer, weights):
     _change(optimizer, weights, lambda values, offsets: (values, tf.zeros_like(offsets)))
 
 
-keras_internals.wrap_swaps(_swap, _forget)
+@functools.cache
+def join_swaps() -> None:
+    """Makes Keras' SwapEMAWeights exchange rows, too. For a program that averages rows: in others the class stays as it is."""
+    keras_internals.wrap_swaps(_swap, _forget)

@@ -114,6 +114,8 @@ class Rows(Keras3Object, keras.Variable):
         for optimizer in optimizers:
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 keras_internals.make_loss_scale_take_rows(optimizer)
+            if getattr(optimizer, "use_ema", False):
+                averages.join_swaps()
         if _is_in("exclude_from_weight_decay"):
             return  # which asks for the name of the variable
         if not _is_in("build") or any(map(_makes_accumulators, optimizers)):
