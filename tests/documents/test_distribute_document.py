@@ -11,7 +11,7 @@ from test_document_programs import programs
     [
         (0, ["--workers=2"], "worker 0", 2),
         (1, ["--workers=2"], "worker 0", 3),
-        (2, ["--workers=2", "--ps=2"], "chief 0", 3),
+        (2, ["--workers=2", "--ps=2"], "chief 0", None),
         (3, ["--workers=3", "--ps=2"], "chief 0", 2),
     ],
 )
@@ -19,6 +19,8 @@ def test_a_program_trains_and_saves(number, arguments, task, checkpoints, tmp_pa
     code = programs("docs/distributed.md")[number].replace('"/models', f'"{tmp_path}/models')
     lines, _ = launch(tmp_path, code, *arguments)
     assert float(lines[task][-1].removeprefix("loss ")) < 2.5
-    # In TensorFlow 1 the other worker may make a step after the last one, which is saved too.
-    saved = len(list(tmp_path.glob("models/users/*.index")))
-    assert saved == checkpoints or (number == 2 and saved > checkpoints)
+    saved = sorted(int(path.stem.split("-")[1]) for path in tmp_path.glob("models/users/*.index"))
+    if number == 2:  # the other worker makes steps too, between the chief's and after its last
+        assert saved[0] == 0 and saved[-1] >= 100 and len(saved) >= 2
+    else:
+        assert len(saved) == checkpoints
