@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import errno
 import json
 import os
 import re
@@ -27,7 +26,6 @@ from tf_multitier import engine
 from tf_multitier import serving
 from tf_multitier.serving import rest
 from tf_multitier.serving.__main__ import main
-from tf_multitier.serving.base_path import BasePath
 from tf_multitier.serving.model import Model
 
 v1 = tf.compat.v1
@@ -400,58 +398,6 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             until(lambda: metric(server, "version") == 3)
             assert list(status(server)) == ["3"]
         training.session.close()
-
-
-def test_a_version_that_was_renamed_has_its_rows_or_fails(tmp_path):
-    base, new = tmp_path / "click", tmp_path / "new"
-    with tf.Graph().as_default():
-        training = Training(tmp_path)
-        training.save()
-        shutil.copytree(training.model(), base / "1")
-        shutil.copytree(base / "1", new)
-        os.mkdir(new / "rows")
-        training.saver.save(training.session, str(new / "rows" / "train"), 1)
-        training.save()
-        os.rename(new, base / "2")
-        versions = BasePath(str(base), None)
-        keys = np.arange(KEYS)
-        assert training.check(versions.model.run({"ids": keys}), keys) == 2
-        for number, missing, message in [
-            ("3", "checkpoint", "expected a file `checkpoint`, which names the newest save"),
-            ("4", "train-1.index", "expected 'train-1.index', which its file `checkpoint` names"),
-        ]:
-            shutil.copytree(base / "2", new)
-            os.remove(new / "rows" / missing)
-            os.rename(new, base / number)
-            versions.check()
-            assert message in versions.errors()[int(number)]
-            assert training.check(versions.model.run({"ids": keys}), keys) == 2
-        versions.model.close()
-        training.session.close()
-
-
-def test_a_version_that_failed_is_tried_again_after_waits_that_double(base, tmp_path, monkeypatch):
-    for number in "12":
-        shutil.copytree(base / "7", tmp_path / number)
-    now, tries, original = [0.0], [], Model.reload
-
-    def reload(*arguments):
-        tries.append(now[0])
-        if len(tries) < 9:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return original(*arguments)
-
-    os.rename(tmp_path / "2", tmp_path / "next")
-    versions = BasePath(str(tmp_path), None, lambda: now[0])
-    monkeypatch.setattr(Model, "reload", reload)
-    os.rename(tmp_path / "next", tmp_path / "2")
-    while versions.model.path != str(tmp_path / "2"):
-        versions.check()
-        now[0] += 1
-        assert now[0] < 1000
-    assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-    assert versions.failures == 1 and versions.errors() == {}
-    versions.model.close()
 
 
 def status(server):
