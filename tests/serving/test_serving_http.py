@@ -41,6 +41,7 @@ def export(folder, tmp_path):
         weights = v1.placeholder(tf.float32, [None], "weights")
         ints = v1.placeholder(tf.int32, [None], "ints")
         bytes_ = v1.placeholder(tf.uint8, [None], "bytes")
+        halves = v1.placeholder(tf.bfloat16, [None], "halves")
         session.run(v1.global_variables_initializer())
         signatures = {
             "serving_default": ({"ids": ids}, outputs),
@@ -52,6 +53,7 @@ def export(folder, tmp_path):
             "complex": ({"weights": weights}, {"z": tf.cast(weights, tf.complex64)}),
             "first": ({"words": words}, {"word": words[0]}),
             "ones": ({"ints": ints}, {"ones": tf.ones(ints)}),
+            "halves": ({"halves": halves}, {"halves": tf.identity(halves)}),
             "small": ({"ints": ints, "bytes": bytes_}, {"sum": ints + tf.cast(bytes_, tf.int32)}),
         }
         builder = v1.saved_model.Builder(str(folder))
@@ -171,6 +173,11 @@ WRONG = [
         {"inputs": [1], "signature_name": "complex"},
         "output 'z': expected a type that JSON has, found complex64",
     ),
+    (
+        {"inputs": {"words": ["a"], "weights": [1, 1e39]}, "signature_name": "text"},
+        r"'weights': expected numbers \(float32\) up to 3\.40.*e\+38, found 1e\+39",
+    ),
+    ({"inputs": [10**400], "signature_name": "halves"}, r"'halves': expected numbers \(bfloat16\)"),
     ({"inputs": {"words": [1], "weights": [1]}, "signature_name": "text"}, "'words': expected str"),
     (
         {"inputs": {"words": [{"b64": "?"}], "weights": [1]}, "signature_name": "text"},
@@ -255,6 +262,22 @@ def test_a_body_with_two_lengths(server):
         )
         answer = b"".join(iter(lambda: client.recv(1000), b""))  # to the end of the connection
         assert b" 400 " in answer and b"found both" in answer
+
+
+def test_a_body_that_is_compressed(server):
+    headers = {"Content-Encoding": "gzip"}
+    found = requests.post(url(server), data=b"\x1f\x8b", headers=headers, timeout=WAIT)
+    assert found.status_code == 415 and "found 'gzip': send the body as" in found.json()["error"]
+
+
+def test_a_client_that_ends_its_side_gets_the_answer(server):
+    body = b'{"inputs": [3]}'
+    for request, code in [(head(f"Content-Length: {len(body)}") + body, b" 200 "), (b"GET", b"")]:
+        with connected(server) as client:
+            client.sendall(request)
+            client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: client.recv(1000), b""))
+            assert code in answer and bool(answer) == bool(code)
 
 
 def test_connections_above_the_limit_are_closed(base):

@@ -140,6 +140,7 @@ class Application:
 
     async def _read(self, scope, receive, body):
         """Reads the body. What it has counts in _held_bytes."""
+        _expect_no_coding(scope)
         lengths = [int(value) for key, value in scope["headers"] if key == b"content-length"]
         self._check_length(max(lengths, default=0))
         more = True
@@ -238,6 +239,15 @@ def _expect_one_length(scope):
         raise _Refused(
             400, "headers: expected Content-Length or Transfer-Encoding, found both", close=True
         )
+
+
+def _expect_no_coding(scope):
+    for key, value in scope["headers"]:
+        if key == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise _Refused(
+                415,
+                f"Content-Encoding: expected none, found {value[:20].decode('latin-1')!r}: send the body as it is",
+            )
 
 
 def _expect_method(scope, method):

@@ -43,6 +43,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether to answer: a client may end its side after a request, and wait."""
+        waits = self.cycle and not self.cycle.more_body and not self.cycle.response_complete
+        if waits:
+            self.cycle.keep_alive = False
+        return bool(waits)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()

@@ -164,10 +164,20 @@ def _array(name, value, dtype):
                 raise RequestError(
                     f"input '{name}': expected {expected} from {dtype.min} to {dtype.max}, found {_short(value)}"
                 )
-    try:
+    if not dtype.is_floating:
         return found.astype(dtype.as_numpy_dtype)
+    try:
+        wide = found.astype(np.float64)
     except OverflowError as error:
         raise RequestError(f"input '{name}': expected {expected}, found others: {error}") from None
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(dtype.as_numpy_dtype)
+    large = wide[np.isinf(narrow) & np.isfinite(wide)]
+    if large.size:
+        raise RequestError(
+            f"input '{name}': expected {expected} up to {dtype.max}, found {_short(large[0].item())}"
+        )
+    return narrow
 
 
 def _bytes(name, value):

@@ -37,6 +37,7 @@ class Server:
     | 404, 405 | the path, model or version is unknown; the path has another method |
     | 408 | the body came too slowly |
     | 413 | the body is larger than `max_body_bytes`, or the answer than `max_answer_bytes` |
+    | 415 | the body is compressed |
     | 500 | the graph failed |
     | 503 | the queue is full |
 
