@@ -63,6 +63,14 @@ def refused(error, message):
             r"'x': initial matrix: expected shape \[N, 4\], found \[2, 3\]",
         ),
         (
+            dict(initializer=tf.constant_initializer([1.0, 2.0, 3.0])),
+            r"'x': initial matrix: expected shape \[N, 4\], found \[1, 3\]",
+        ),
+        (
+            dict(initializer=lambda shape, dtype: tf.ones([3]) * tf.ones(shape)),
+            r"'x': initializer: expected values float32 \[4096, 4\] of .*, found \w+: .*3",
+        ),
+        (
             dict(initializer=v1.random_uniform_initializer(1, 1)),
             "minval < maxval, found minval=1.0 and maxval=1.0",
         ),

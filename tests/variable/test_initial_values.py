@@ -98,6 +98,18 @@ def test_rows_begin_with_these_values_in_every_tier(world, kind, tmp_path):
     np.testing.assert_array_equal(values[:20], between(KEYS[:20]) - np.float32(1))
 
 
+@pytest.mark.parametrize("constant", [v1.constant_initializer, tf.constant_initializer])
+def test_a_constant_of_a_row_or_of_rows_is_that_of_each_key(world, constant):
+    one, row = (
+        make("one", initializer=constant([0.5])),
+        make("row", initializer=constant([1, 2, 3, 4])),
+    )
+    rows = make("rows", 2, initializer=constant([[1.0, 2.0], [3.0, 4.0]]))
+    assert world.run(one.peek, np.array([7])).tolist() == [[0.5] * 4]
+    assert world.run(row.peek, np.array([0, 7])).tolist() == [[1, 2, 3, 4]] * 2
+    assert world.run(rows.peek, np.array([0, 7])).tolist() == [[1, 2], [3, 4]]
+
+
 def test_debug_values_say_the_key(world):
     ev = make(initializer=tf_multitier.DebugInitializer())
     ids = [0, 5, 123456, -1, 2**63 - 1]

@@ -119,6 +119,22 @@ def _plain_number(value):
     return None
 
 
+def _is_of_keras(kind):
+    return kind.__module__.split(".")[0] in ("keras", "tf_keras") or ".keras." in kind.__module__
+
+
+def _array_of_constant(initializer):
+    """The number or the matrix of an initializer that is a constant of several numbers; another initializer unchanged.
+
+    TensorFlow fills a tensor with too few of them: in a graph of v1 all ids but the first would read the last number.
+    """
+    kind = type(initializer)
+    if kind not in _CONSTANTS and not (_is_of_keras(kind) and kind.__name__ == "Constant"):
+        return initializer
+    value = np.asarray(initializer.value, np.float32)
+    return float(value.item()) if value.size == 1 else np.atleast_2d(value)
+
+
 def _uniform(initializer, seed):
     high = 1.0 if initializer.maxval is None else initializer.maxval
     return _random("uniform", initializer.minval, high, seed)
@@ -145,16 +161,13 @@ def _known(initializer):
         return _constant(0.0)
     if kind in _ONES:
         return _constant(1.0)
-    if kind in _CONSTANTS:
-        value = _plain_number(initializer.value)
-        return None if value is None else _constant(value)
     if kind in _UNIFORMS:
         return _uniform(initializer, initializer.seed)
     if kind in _NORMALS:
         return _random("normal", initializer.mean, initializer.stddev, initializer.seed)
     if kind in _TRUNCATED:
         return _random("truncated_normal", initializer.mean, initializer.stddev, initializer.seed)
-    if kind.__module__.split(".")[0] in ("keras", "tf_keras") or ".keras." in kind.__module__:
+    if _is_of_keras(kind):
         return _known_keras(initializer, kind.__name__)
     return None
 
@@ -167,9 +180,6 @@ def _known_keras(initializer, name):
             return _constant(0.0)
         if name == "Ones":
             return _constant(1.0)
-        if name == "Constant":
-            value = _plain_number(initializer.value)
-            return None if value is None else _constant(value)
         if name == "RandomUniform":
             return _uniform(initializer, seed)
         if name == "RandomNormal":
@@ -184,10 +194,16 @@ def _known_keras(initializer, name):
 def _matrix_of(initializer, name, rows, dim):
     def draw():
         try:
-            matrix = initializer([rows, dim], dtype=tf.float32)
-        except TypeError:
-            matrix = initializer([rows, dim])
-        matrix = tf.convert_to_tensor(matrix)
+            try:
+                matrix = initializer([rows, dim], dtype=tf.float32)
+            except TypeError:
+                matrix = initializer([rows, dim])
+            matrix = tf.convert_to_tensor(matrix)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise ValueError(
+                f"embedding variable '{name}': initializer: expected values float32 [{rows}, {dim}] of {initializer!r}, found "
+                f"{type(error).__name__}: {error}"
+            ) from error
         if matrix.dtype != tf.float32 or not matrix.shape.is_compatible_with([rows, dim]):
             raise ValueError(
                 f"embedding variable '{name}': initializer: expected values float32 [{rows}, {dim}], found "
@@ -216,6 +232,7 @@ def initial_value(initializer, name, dim, default_value_dim=None):
         initializer = _TRUNCATED[0]()
     if isinstance(initializer, type):
         initializer = initializer()
+    initializer = _array_of_constant(initializer)
     if isinstance(initializer, (list, tuple)) and not _is_matrix(initializer):
         return _of_tables(initializer, name, dim, default_value_dim)
     number = _plain_number(initializer)
