@@ -46,7 +46,8 @@ def test_processes_share_a_path_and_a_name_and_leftovers_of_the_dead_go(tmp_path
 
 FORK = """
     path = arguments[0]
-    table = engine.Table(dim=4, storage_type=arguments[1], storage_path=path, storage_size=[64] * arguments[1].count("_"), name="ev")
+    table = engine.Table(dim=4, storage_type=arguments[1], storage_path=path, storage_size=[64] * arguments[1].count("_"), name="ev",
+                         l2_weight_threshold=0.0)
     fill(table, 100)
     read, write = os.pipe()
     pid = os.fork()

@@ -89,6 +89,10 @@ def test_the_gradient_of_weights_passes_filled_rows(world):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_of_expiry_that_is_no_integer(world, parts):
     ev = make(parts=parts)
-    with pytest.raises(TypeError, match="'ev': step: expected an integer, found float32"):
+    with pytest.raises(ValueError, match="'ev': expire: expected an option by which rows expire"):
+        world.run(lambda: ev.expire(3))
+    light = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.L2WeightEvict(0.1))
+    ev = make("other", parts=parts, ev_option=light)
+    with pytest.raises(TypeError, match="'other': step: expected an integer, found float32"):
         world.run(lambda: ev.expire(1.7))
     assert world.run(lambda: [ev.expire(3), ev.expire(np.int64(2**40))]) == [0, 0]

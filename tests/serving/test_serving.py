@@ -48,7 +48,8 @@ def test_a_read_only_variable_refuses_training_when_the_graph_is_built():
 @pytest.mark.parametrize("grouped", [False, True])
 def test_the_update_ops_of_a_training_graph_fail_once_it_is_read_only(tmp_path, grouped):
     with tf.Graph().as_default():
-        ev = tf_multitier.get_embedding_variable("ev", DIM)
+        light = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.L2WeightEvict(1e-9))
+        ev = tf_multitier.get_embedding_variable("ev", DIM, ev_option=light)
         if grouped:
             ids = tf.sparse.from_dense([[1, 2]])
             looked_up = tf_multitier.nn.group_embedding_lookup_sparse([ev], [ids], ["sum"])[0]

@@ -335,7 +335,6 @@ def test_a_table_of_the_engine_has_unsigned_keys(kind, tmp_path):
         storage_type=kind,
         storage_path=str(tmp_path),
         storage_size=[32] * kind.count("_"),
-        dropped="rows",
     )
     assert table.key_dtype == "uint64"
     before = table.lookup(KEYS)

@@ -51,6 +51,16 @@ Option = tf_multitier.EmbeddingVariableOption
         # An enum in place of another one.
         (lambda: Storage(CACHE.LFU), "storage_type: expected .*found 'LFU'"),
         (lambda: Storage(cache_strategy=STORAGE.DRAM), "cache_strategy: expected .*found 'DRAM'"),
+        # What has nothing to act on.
+        (
+            lambda: Storage(storage_path="/ssd"),
+            "storage_path: expected storage_type with it, found",
+        ),
+        (lambda: Storage("DRAM_SSDHASH", "/ssd", [99], on_full="warn"), "found 1 of 2 sizes"),
+        (lambda: engine.Table(4, on_full="warn"), "on_full: expected warn only if the last tier"),
+        (lambda: Storage("DRAM", None, 99, dropped="rows"), "dropped: expected rows only with dr"),
+        (lambda: Storage("HBM_DRAM", on_corruption="drop"), "on_corruption: expected error, bec"),
+        (lambda: engine.Table(4).expire(3), "^expire: expected an option by which rows expire"),
         # Values that JSON does not have, or that are too large.
         (lambda: Storage(initial_rows=10**5000), "integers of 64 bits"),
         (lambda: L2(10**400), "l2_weight_threshold: expected a finite number"),

@@ -95,7 +95,7 @@ def test_every_query_answers_at_once(create):
     assert ev.peek([3])[0, 0] == -0.5 and ev.prefetch([3]) == 0
     assert ev.release_prefetched() is None and ev.drain() is None and ev.compact() is None
     assert ev.pop_dropped().shape == [0] and "tiers" in ev.stats()
-    assert ev.is_initialized() and ev.expire(100) == 0
+    assert ev.is_initialized()
     assert ev.remove([3, 9]) == 1 and ev.total_count() == 2
 
 

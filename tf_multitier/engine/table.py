@@ -93,7 +93,7 @@ class Table(RowTransfer, TierControl):
 
     def _make(self, record, matrix, recover=None):
         """record: complete."""
-        self._warns_when_full = record["on_full"] == "warn"
+        self._record, self._warns_when_full = record, record["on_full"] == "warn"
         self._value_dtype, self._key_dtype = record["value_dtype"], record["key_dtype"]
         self._num_tables = len(record["initializers"]) or 1
         text = option_record.text_of(record, in_table=True)
@@ -383,7 +383,12 @@ class Table(RowTransfer, TierControl):
         return self._table.remove(self._keys(keys))
 
     def expire(self, step: typing.Any) -> int:
-        """Removes the rows that are expired at global step `step`, by steps_to_live or l2_weight_threshold. Returns their number."""
+        """Removes the rows that are expired at global step `step`, by steps_to_live or l2_weight_threshold. Returns their number.
+
+        Raises:
+          ValueError: step is not an integer, or the table has neither of these options.
+        """
+        option_record.check_expires(self._record, "")
         return self._table.expire(arguments.integer("step", step))
 
     def clear(self) -> None:

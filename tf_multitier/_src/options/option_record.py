@@ -176,6 +176,7 @@ def check(
 
     Raises:
       ValueError, NotImplementedError: of the engine: "option: expected X, found Y: cure".
+      ValueError: an option has nothing to act on.
     """
 
     def wrong(message):
@@ -209,7 +210,51 @@ def check(
         raise type(error)(shown(str(error))) from None
     complete = _decoded(record)
     del complete["version"]
+    try:
+        _check_that_all_act(complete, values)
+    except ValueError as error:
+        raise ValueError(shown(str(error))) from None
     return complete
+
+
+def _check_that_all_act(record, given):
+    """ValueError for a value that differs from the default, and that the other options leave nothing to do."""
+    kind = record["storage_type"]
+    tiers = {name: tiers for name, _, tiers in _engine.storage_types()}[kind]
+    sizes = len(record["storage_size"] or record["storage_rows"])
+    if record["storage_path"] and not given.get("storage_type"):
+        raise ValueError(
+            f"storage_path: expected storage_type with it, found none, which is {kind}, without files: set it, for example to "
+            "DRAM_SSDHASH"
+        )
+    if record["on_full"] == "warn" and sizes < len(tiers):
+        raise ValueError(
+            f"on_full: expected warn only if the last tier of {kind} has a size, found {sizes} of {len(tiers)} sizes, so it is "
+            "never full: set storage_size or storage_rows of each tier, or leave on_full out"
+        )
+    if (
+        record["dropped"] == "rows"
+        and not record["drop_coldest"]
+        and record["on_corruption"] != "drop"
+    ):
+        raise ValueError(
+            "dropped: expected rows only with drop_coldest=True or on_corruption='drop', found neither, so no row is dropped: "
+            "set one of them, or leave dropped out"
+        )
+    if record["on_corruption"] != "error" and not set(tiers) - {"HBM", "DRAM"}:
+        raise ValueError(
+            f"on_corruption: expected error, because {kind} has no files, found {record['on_corruption']}: use a storage_type "
+            "with files, or leave on_corruption out"
+        )
+
+
+def check_expires(record: dict, where: str) -> None:
+    """ValueError if no option of a complete record makes rows expire."""
+    if record["steps_to_live"] == 0 and record["l2_weight_threshold"] < 0:
+        raise ValueError(
+            f"{where}expire: expected an option by which rows expire, found none: set steps_to_live (GlobalStepEvict) or "
+            "l2_weight_threshold (L2WeightEvict), or use remove"
+        )
 
 
 def _not_text(plain):

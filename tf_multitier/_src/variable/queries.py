@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_multitier._src.execution import eager
 from tf_multitier._src.options import key_types
+from tf_multitier._src.options import option_record
 from tf_multitier._src.options.key_types import as_keys
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.processes import world_keys
@@ -371,7 +372,7 @@ class Queries:
             return self._sum_over_keys(lambda p, k: ops.multitier_remove(p.handle, k), keys)
 
     def expire(self, step: typing.Any = None, name: str = "expire") -> tf.Tensor:
-        """Removes the rows that are expired at `step`, by GlobalStepEvict or L2WeightEvict. Without these options, removes none.
+        """Removes the rows that are expired at `step`, by GlobalStepEvict or L2WeightEvict.
 
         Args:
           step: an integer, or an integer scalar tensor: the current global step. With the score "time": microseconds since 1970;
@@ -383,15 +384,18 @@ class Queries:
 
         Raises:
           TypeError: step is not an integer, or is None and the score is not "time".
+          ValueError: the variable has neither of these options.
         """
+        where = f"embedding variable '{self.variable_name}': "
         if step is not None:
             step = self._scalar(step, "step")
         elif self.parts[0].score == "time":
             step = tf.cast(tf.timestamp() * 1e6, tf.int64)
         else:
             raise TypeError(
-                f"embedding variable '{self.variable_name}': step: expected an integer, found None: only score='time' works without one"
+                f"{where}step: expected an integer, found None: only score='time' works without one"
             )
+        option_record.check_expires(self.parts[0].table_options, where)
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
     def prefetch(self, ids: typing.Any, timeout: float = 10.0, name: str = "prefetch") -> tf.Tensor:
