@@ -252,11 +252,17 @@ class _Launcher:
         with self._signals():
             try:
                 return self._run()
-            except BrokenPipeError:  # the output has no reader
+            except OSError as error:
+                no_reader = isinstance(error, BrokenPipeError)
+                if not no_reader:
+                    with contextlib.suppress(OSError):
+                        self._say(
+                            f"expected to start a process or print its output, found: {error}"
+                        )
                 with open(os.devnull, "wb") as nowhere:
                     for stream in (sys.stdout, sys.stderr):
                         os.dup2(nowhere.fileno(), stream.fileno())
-                return 128 + signal.SIGPIPE
+                return 128 + signal.SIGPIPE if no_reader else 1
             finally:
                 self._end()
 
@@ -267,7 +273,9 @@ class _Launcher:
         for end in (wakes, woken):
             end.setblocking(False)
         self._selector.register(wakes, selectors.EVENT_READ)
-        before = {number: signal.signal(number, self._stop) for number in _STOP_SIGNALS}
+        # nohup ignores SIGHUP, for us too.
+        heard = [each for each in _STOP_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._stop) for number in heard}
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         fd = signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
         try:
@@ -374,8 +382,17 @@ class _Launcher:
         sys.stderr.flush()
 
 
+def _open_standard_streams():
+    """Opens those that are closed: pipes would get their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line, without the name of the program. Returns the exit status."""
+    _open_standard_streams()
     parsed = parse(arguments)
     try:
         ports = _Ports(parsed.workers + parsed.ps)
@@ -389,3 +406,8 @@ def main(arguments: Sequence[str]) -> int:
         cluster = cluster_of(parsed.workers, parsed.ps, ports.addresses())
         command = [sys.executable, *parsed.command]
         return _Launcher(command, cluster, parsed.max_restarts).run()
+
+
+# Under a debugger or a profiler; else `_src.tensorflow.start` has run it.
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -85,7 +85,10 @@ def test_only_the_runner_gets_keras_2(tmp_path):
     [
         ("python3 -m tf_multitier.deeprec train.py", True),
         ("python3 -u -W ignore -m tf_multitier.deeprec train.py", True),
+        ("python3 -um tf_multitier.deeprec train.py", True),
+        ("python3 -BWignore -mtf_multitier.deeprec train.py", True),
         ("python3 train.py -m tf_multitier.deeprec", False),
+        ("python3 - -m tf_multitier.deeprec", False),
         ("python3 -m pytest -m tf_multitier.deeprec", False),
         ("python3 -c 1 -m tf_multitier.deeprec", False),
         ("python3", False),

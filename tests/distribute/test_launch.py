@@ -5,6 +5,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +16,8 @@ from paths import ROOT
 
 # The module alone, with a bound that a test can wait for.
 ALONE = (
-    "import sys; sys.path.insert(0, {folder!r}); import launch; launch.GRACE = 0.5; status = launch.main(sys.argv[1:]); "
+    "import sys; sys.path.insert(0, {folder!r}); import launch; launch.GRACE = 0.5; import signal; "
+    "[signal.signal(each, signal.SIG_DFL) for each in launch._STOP_SIGNALS]; status = launch.main(sys.argv[1:]); "
     "assert 'tensorflow' not in sys.modules; sys.exit(status)"
 ).format(folder=os.path.join(ROOT, "tf_multitier"))
 BEGIN = """
@@ -127,6 +129,7 @@ def test_the_launcher_loads_no_tensorflow(launcher, tmp_path, monkeypatch):
         ["[worker 0] 0"],
         [],
     )
+    module = ("-um", "tf_multitier.launch")
     program = (*module, "--workers=1", "-m", "json.tool")
     assert done(launcher("", "--help", command=program))[1][0].startswith("[worker 0] usage: ")
 
@@ -160,6 +163,16 @@ def test_a_signal_ends_all_processes_also_those_that_ignore_it(launcher, number,
     launched.send_signal(number)
     status, output, errors = done(launched)
     assert (status, output, errors) == (128 + number, [], []) and all_end(running)
+
+
+def test_a_signal_that_is_ignored_ends_nothing(launcher, tmp_path):
+    ignores = ALONE.replace("SIG_DFL", "SIG_IGN")
+    code = "print('up')\nuntil(lambda: starts('go'))"
+    launched = launcher(code, "--workers=1", command=("-c", ignores))
+    assert launched.stdout.readline() == "[worker 0] up\n"
+    launched.send_signal(signal.SIGHUP)
+    (tmp_path / "go").write_text(".")
+    assert done(launched) == (0, [], [])
 
 
 def test_the_processes_of_a_launcher_that_is_killed_end(launcher):
@@ -243,6 +256,19 @@ def test_output_that_nobody_reads_ends_all(launcher):
     running = processes(launched, 1)
     launched.stdout.close()
     assert launched.wait(60) == 128 + signal.SIGPIPE and all_end(running)
+
+
+@pytest.mark.parametrize("out, status", [("<&- >&- 2>&-", 0), (">/dev/full", 1)])
+def test_closed_output_is_none_and_a_full_disk_is_named(tmp_path, out, status):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint('x')\nassert sys.stdin.read() == ''")
+    command = shlex.join([sys.executable, "-c", ALONE, "--workers=1", str(program)])
+    found = subprocess.run(
+        f"{command} {out}", shell=True, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == status
+    assert "No space left on device" in found.stderr if status else not found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_a_line_is_whole_however_it_is_written_and_a_long_one_comes_in_pieces(launcher):

@@ -32,12 +32,19 @@ _TOOLS = (
 def module_run(arguments):
     """The module of a command line `python3 [options] -m MODULE ...`, without `.__main__`; None for another command line."""
     options = arguments[1:]
-    while options and options[0].startswith("-") and options[0] != "-m":
-        takes_value = options[0] in ("-W", "-X", "--check-hash-based-pycs")
-        options = options[2 if takes_value else 1 :]
-    if options[:1] != ["-m"] or len(options) < 2:
-        return None
-    return options[1].removesuffix(".__main__")
+    while options and options[0].startswith("-") and options[0] != "-":
+        option = options.pop(0)
+        if option.startswith("--"):
+            options = options[option == "--check-hash-based-pycs" :]
+            continue
+        for end, letter in enumerate(option[1:], 2):
+            if letter in "cmWX":  # its value is the rest, or the next argument
+                value = option[end:] or "".join(options[:1])
+                options = options[not option[end:] :]
+                if letter in "cm":
+                    return value.removesuffix(".__main__") if letter == "m" and value else None
+                break
+    return None
 
 
 _module = module_run(sys.orig_argv)
