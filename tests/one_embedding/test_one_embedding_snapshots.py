@@ -74,6 +74,15 @@ def read_all(path, name, storage_dim, **kwargs):
     return keys[order], rows[order]
 
 
+def test_a_relative_path_is_that_of_the_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made, _ = trained("a", range(3))
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    made.save_snapshot("one")
+    assert (tmp_path / "a" / "0-1" / "snapshots" / "one").is_dir() and made.snapshots() == ["one"]
+
+
 @pytest.mark.parametrize("store", ["device", "ssd"])
 def test_a_snapshot_gives_rows_and_states_back_to_the_bit(store, tmp_path):
     one = {"store": ssd_store(tmp_path / "a", 16, 3 * DIM)} if store == "ssd" else {}

@@ -175,9 +175,9 @@ def _folder_of_rank(path, place):
     rank, size = place
     path = options.checked_path(path)
     if _is_root(path):
-        return os.path.join(path, f"{rank}-{size}")
+        return os.path.abspath(os.path.join(path, f"{rank}-{size}"))
     if len(path) != size:
         raise ValueError(
             f"persistent_path: expected a list of {size} {'path' if size == 1 else 'paths'}, one for each rank, found {len(path)}"
         )
-    return path[rank]
+    return os.path.abspath(path[rank])
