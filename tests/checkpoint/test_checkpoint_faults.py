@@ -118,7 +118,7 @@ def test_paths_that_tensorflow_cannot_restore_are_refused(tmp_path, path):
 def test_odd_names_and_paths_round_trip(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.makedirs("a b/ü:%41")
-    names = ["..", "A", "a", "a b", "ü/日本", "key", "x%2Fy"]
+    names = ["..", "A", "a", "a b", "ü/日本", "key", "x%2Fy", "x\ny"]
     prefix = write("a b/ü:%41/model", 2, **{name: some_rows(_EXTREMES) for name in names})
     assert list(checkpoint.load("a b/ü:%41").tables) == sorted(names)
     for kind in ("parquet", "npz", "raw"):
@@ -221,6 +221,10 @@ def test_damage_of_tensorflows_files_is_an_exit_status(tmp_path, capsys):
         status = inspect.main([prefix, "--verify"])
         out, err = capsys.readouterr()
         assert status in (1, 2) and "checksum" in (out + err).lower()
+    with open(data, "wb") as file:
+        file.write(content[:-40])
+    assert inspect.main([prefix, "--verify"]) != 0
+    assert f"checkpoint '{prefix}', tensor " in "".join(capsys.readouterr())
     for damage in (b"hello", open(index, "rb").read()[:-100] + bytes(100)):
         with open(index, "wb") as file:
             file.write(damage)

@@ -116,6 +116,13 @@ def test_what_a_source_has_and_nothing_takes_is_said(tmp_path, capsys):
     assert capsys.readouterr().err == f"{slot}: left out: the slots of keys\n"
 
 
+def test_a_source_without_tables_is_no_success(tmp_path, capsys):
+    with checkpoint.Writer(tmp_path / "model") as writer:
+        writer.add_tensor("w", np.float32(1))
+    assert convert("--from=checkpoint", tmp_path / "model", "--to=npz", tmp_path / "out") == 2
+    assert "expected embedding variables, found none" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "other", ["user_Adam_m", "status_user_frequency", "x_status_user_timestamp"]
 )

@@ -23,7 +23,7 @@ def own_errors(where: str, other: type = _engine.EngineError) -> Iterator[None]:
     """Raises TensorFlow's errors as this package's, `other` for those without a counterpart. Messages begin with `where`."""
     try:
         yield
-    except (tf.errors.OpError, RuntimeError) as error:
+    except (tf.errors.OpError, RuntimeError, IndexError) as error:  # IndexError: a file that is cut
         text = getattr(error, "message", error)
         raise _ERRORS.get(type(error), other)(f"{where}: {text}") from None
 

@@ -292,6 +292,8 @@ def _write(options, source, tables):
     """Writes the target. Returns {table: its rows}."""
     if options.to == "checkpoint":
         return _write_checkpoint(options, source, tables)
+    if not tables:
+        raise ValueError(f"'{options.source}': expected embedding variables, found none")
     watched = {name: _Watched(rows) for name, rows in tables.items()}
     if options.to == "one_embedding":
         counts = _module(options.to).save(watched, options.target)

@@ -31,7 +31,7 @@ from tf_multitier._src.options import numpy_types
 from tf_multitier.engine.rows import Rows
 
 _MODEL = "model"  # the collection of tables whose names have none
-_KEYS = re.compile(rf"(.+)_{files.KEYS}\.rank_\d+\.world_size_\d+")
+_KEYS = re.compile(rf"(.+)_{files.KEYS}\.rank_\d+\.world_size_\d+", re.DOTALL)
 _SCORES = {
     "step": Score("step", ("version",)),
     "time": Score("time", ("version",)),

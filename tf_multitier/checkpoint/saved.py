@@ -22,7 +22,7 @@ from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import with_keys
 from tf_multitier.engine.rows import Rows
 
-_MANIFEST = re.compile(r"(.+)/part_(\d+)-of-(\d+)/(manifest|delta)")
+_MANIFEST = re.compile(r"(.+)/part_(\d+)-of-(\d+)/(manifest|delta)", re.DOTALL)
 _INDEX = "/partition_of_bucket"
 
 

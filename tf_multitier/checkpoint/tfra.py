@@ -30,7 +30,7 @@ from tf_multitier.dynamicemb import dump_files as files
 from tf_multitier._src.options import numpy_types
 from tf_multitier.engine.rows import Rows
 
-_KEYS = re.compile(r"(.+?)(?:_mht_(\d+)of(\d+)(?:_rank(\d+)_size(\d+))?)?-keys")
+_KEYS = re.compile(r"(.+?)(?:_mht_(\d+)of(\d+)(?:_rank(\d+)_size(\d+))?)?-keys", re.DOTALL)
 
 # TFRA's names of slots: ours, and what a new row's begins with.
 _SLOTS = {
