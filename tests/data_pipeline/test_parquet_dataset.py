@@ -139,8 +139,11 @@ def test_lists_of_varying_length_are_ragged_tensors(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow_reader, "_CHUNK_ROWS", 4)
     lists = [[1, 2], [], [3], [4, 5, 6], [], [7]]
     nested = [[["a"], []], [], [["b", "c"]], [[]], [["d"], ["e"]], [["f", "g", "h"]]]
-    path = write(tmp_path / "file", {"one": lists, "two": nested})
+    pairs = [[[1, 2]], [], [[3, 4], [5, 6]], [], [], [[7, 8]]]
+    of_pairs = pa.array(pairs, pa.list_(pa.list_(pa.int64(), 2)))
+    path = write(tmp_path / "file", {"one": lists, "two": nested, "pairs": of_pairs})
     batches = read(path, 2)
+    assert [row for batch in batches for row in batch["pairs"].to_list()] == pairs
     assert batches[0]["one"].row_splits.dtype == np.int64
     assert [row for batch in batches for row in batch["one"].to_list()] == lists
     found = [row for batch in batches for row in batch["two"].to_list()]

@@ -215,7 +215,10 @@ class _Column:
         given = []
         array = self._without_nulls(array)
         for level in range(self._field.ragged_rank):
-            splits = array.offsets.to_numpy()
+            if hasattr(array, "offsets"):
+                splits = array.offsets.to_numpy()
+            else:  # lists of a fixed size
+                splits = np.arange(len(array) + 1) * array.type.list_size
             splits = (splits - splits[0]).astype(np.int32)
             given += [splits] if level else [splits[:-1], splits[1:]]
             array = self._without_nulls(array.flatten())
