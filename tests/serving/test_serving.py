@@ -207,6 +207,22 @@ def test_a_reload_that_fails_leaves_the_current_version(tmp_path):
             call()
 
 
+def test_a_request_that_would_wait_for_ever_or_ask_for_other_ids_is_refused(tmp_path, monkeypatch):
+    with serving.Model(export(tmp_path, 1)) as model:
+        assert check(model.run({"ids": np.array(IDS, np.uint8)}), IDS) == 1
+        for ids, error, found in [
+            ([1.5], TypeError, "found float64"),
+            ([True], TypeError, "found bool"),
+            ([2**63], ValueError, f"to {2**63 - 1}, found {2**63}"),
+        ]:
+            with pytest.raises(error, match=rf"input 'ids': expected integers .*{found}"):
+                model.run({"ids": ids})
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(RuntimeError, match="found a fork of it: load it after"):
+                model.run({"ids": IDS})
+
+
 def test_closing_waits_for_no_request_and_cuts_none(tmp_path):
     path = export(tmp_path, 1)
     model = serving.Model(path)

@@ -74,12 +74,17 @@ class Version:
                 f"'{self.path}': expected one of the signatures {', '.join(sorted(self.signatures))}; found {signature!r}{hint}"
             )
         feeds, fetches = self._names[signature]
+        where = f"'{self.path}', signature '{signature}'"
         if set(inputs) != set(feeds):
             raise ValueError(
-                f"'{self.path}', signature '{signature}': expected the inputs {', '.join(sorted(feeds))}; found "
-                f"{', '.join(sorted(inputs)) or 'none'}"
+                f"{where}: expected the inputs {', '.join(sorted(feeds))}; found {', '.join(sorted(inputs)) or 'none'}"
             )
-        return self._session.run(fetches, {feeds[name]: value for name, value in inputs.items()})
+        dtypes = self.signatures[signature][0]
+        given = {
+            feeds[name]: _exact(f"{where}: input '{name}'", value, dtypes[name])
+            for name, value in inputs.items()
+        }
+        return self._session.run(fetches, given)
 
     def _read_signatures(self, meta_graph):
         self.signatures, self.definitions, self._names = {}, {}, {}
@@ -112,6 +117,23 @@ class Version:
         del self._session  # frees the tables
 
 
+def _exact(where, value, dtype):
+    """The value of an input, which a Session would round and wrap to integers."""
+    if not dtype.is_integer:
+        return value
+    array = np.asarray(value)
+    if not array.size or array.dtype == dtype.as_numpy_dtype:
+        return value
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{where}: expected integers ({dtype.name}), found {array.dtype}")
+    for number in (array.min(), array.max()):
+        if not dtype.min <= number <= dtype.max:
+            raise ValueError(
+                f"{where}: expected integers from {dtype.min} to {dtype.max}, found {number}"
+            )
+    return array
+
+
 class Model:
     """A SavedModel that answers requests from any number of threads, and that can be replaced while it does.
 
@@ -138,6 +160,7 @@ class Model:
     ) -> None:
         self._tags, self._config = list(tags), config
         self._storage_path = None if storage_path is None else os.fspath(storage_path)
+        self._process = os.getpid()
         self._lock = threading.Lock()  # of _current and of the versions' users
         self._reloading = threading.Lock()
         self._current: Version | None = self._load(os.fspath(path))
@@ -155,7 +178,9 @@ class Model:
           {name of an output: array}.
 
         Raises:
-          ValueError: there is no such signature or input, or the model is closed.
+          ValueError: there is no such signature or input, an integer does not fit, or the model is closed.
+          TypeError: an input of integers has other values.
+          RuntimeError: the process was forked since the model was loaded.
           tf.errors.OpError: the graph failed.
         """
         with self.pin() as version:
@@ -164,6 +189,12 @@ class Model:
     @contextlib.contextmanager
     def pin(self) -> Iterator[Version]:
         """The current version, for several calls of its `run`. It stays loaded until the `with` block ends."""
+        if (
+            os.getpid() != self._process
+        ):  # a Session would wait for threads that the process does not have
+            raise RuntimeError(
+                f"Model: expected the process {self._process}, which loaded it, found a fork of it: load it after the fork"
+            )
         with self._lock:
             version = self._open_version()
             version._users += 1
