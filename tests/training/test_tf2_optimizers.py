@@ -360,3 +360,28 @@ def test_bad_hyperparameters_are_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="beta1"):
         train([ev], optimizers.Adam(beta_1=2.0))
     assert ev.total_count() == 0
+
+
+@pytest.mark.parametrize(
+    "use, error, message",
+    [
+        (lambda made: type(made)(clipnorm=1.0), TypeError, "found clipnorm: .*with_rows"),
+        (lambda made: type(made)(beta1=0.5), TypeError, "found beta1: did you mean 'beta_1'"),
+        (lambda made: made.minimize(None, []), AttributeError, "found 'minimize': take the grad"),
+        (lambda made: setattr(made, "lr", 0.5), AttributeError, "found 'lr': use learning_rate"),
+    ],
+)
+def test_what_keras_has_and_rows_have_not_is_an_error_with_its_cure(use, error, message):
+    with pytest.raises(error, match=message):
+        use(optimizers.Adam(0.1))
+
+
+def test_an_assigned_hyperparameter_is_that_of_the_next_step():
+    ev, made = make(), optimizers.Momentum(1.0, momentum=0.9)
+    gradient = tf.IndexedSlices(tf.ones([1, 4]), tf.constant([1], tf.int64))
+    made.apply_gradients([(gradient, ev)])
+    before = ev.peek([1])
+    made.momentum = 0.5
+    assert made.momentum == 0.5
+    made.apply_gradients([(gradient, ev)])
+    np.testing.assert_allclose(ev.peek([1]), before - 1.5)

@@ -16,6 +16,7 @@ import weakref
 import tensorflow as tf
 
 from tf_multitier._src.execution import eager
+from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.training import gradient_pairs
 from tf_multitier._src.training import group_updates
@@ -68,7 +69,24 @@ class Default(float):
     """A learning rate that the program did not give. In a model of Keras, rows then follow that of the model."""
 
 
-RATE, RATE_OF_SGD = Default(0.001), Default(0.01)  # those of tf.keras.optimizers
+# What a program of Keras or of v1 uses, and ours do not have: {attribute: what to use}.
+_INSTEAD = {
+    "minimize": "take the gradients of a tf.GradientTape, and call apply_gradients",
+    "compute_gradients": "take the gradients of a tf.GradientTape",
+    "apply": "call apply_gradients(zip(gradients, variables))",
+    "lr": "use learning_rate",
+}
+
+_AS_KERAS = (
+    "to clip, change the gradients before apply_gradients; or train a Keras model with an optimizer of Keras that has it, in "
+    "tf_multitier.keras.with_rows"
+)
+
+# Those of tf.keras.optimizers.
+RATE: Default = Default(0.001)
+RATE_OF_SGD: Default = Default(0.01)
+
+_Any = typing.TypeVar("_Any", bound="RowOptimizer")
 
 
 class RowOptimizer(tf.Module):
@@ -84,6 +102,20 @@ class RowOptimizer(tf.Module):
 
     # Whether the rule has a weight decay among its own hyperparameters, the last.
     _DECAYS = False
+
+    def __new__(cls: type[_Any], *unused_args: typing.Any, **arguments: typing.Any) -> _Any:
+        """TypeError for an argument that the constructor does not have, such as those of Keras for clipping and averages."""
+        known = inspect.signature(cls.__init__).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
+        for name in arguments:
+            if name not in known and not takes_all:
+                kind, names = cls.__name__, list(known)[1:]
+                momentum = "use Momentum" if name in ("momentum", "nesterov") else None
+                raise TypeError(
+                    f"tf_multitier.optimizers.{kind}: expected {', '.join(names)}; found {name}{did_you_mean(name, names)}: "
+                    f"{momentum or _AS_KERAS}"
+                )
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -114,6 +146,33 @@ class RowOptimizer(tf.Module):
         # The momentum of a moving average of each row, which the rule then keeps, too: "<rule>+ema" of the engine. None: there is none.
         self.ema_momentum: float | None = None
         self._twins: typing.Any = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> typing.Any:
+        """A hyperparameter by its name. AttributeError with what to use for methods of Keras and v1."""
+        kept = vars(self).get("hyperparameters", {})
+        if name in kept:
+            return kept[name]
+        raise self._no_attribute(name)
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        """Sets an attribute; of a hyperparameter, its tf.Variable, so that later steps use the value."""
+        if name in _INSTEAD:
+            raise self._no_attribute(name)
+        kept = vars(self).get("hyperparameters", {}).get(name)
+        if kept is None:
+            super().__setattr__(name, value)
+        elif isinstance(kept, tf.Variable):
+            kept.assign(value)
+        else:
+            raise AttributeError(
+                f"tf_multitier.optimizers.{type(self).__name__}: {name}: expected to keep {kept!r}, found {value!r}: make another optimizer"
+            )
+
+    def _no_attribute(self, name):
+        instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+        return AttributeError(
+            f"tf_multitier.optimizers.{type(self).__name__}: expected an attribute that it has, found '{name}'{instead}"
+        )
 
     @property
     def _scope(self):
