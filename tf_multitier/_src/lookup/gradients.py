@@ -101,7 +101,8 @@ def _text(value):
 
 def _slices(values, keys, dim):
     shape = graph_state.shared(
-        ("gradient shape", dim, values.device), lambda: tf.constant([0, dim], tf.int32)
+        ("gradient shape", dim, values.device),
+        lambda: tf.constant([0, dim], tf.int32, name=recomputed.SHAPE_NAME),
     )
     return tf.IndexedSlices(values, keys, dense_shape=shape)
 

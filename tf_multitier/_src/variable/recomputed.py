@@ -8,7 +8,7 @@ Both convert the variables that their function reads to tensors, and return a gr
 A variable that their function takes as an argument is refused: VariableGradient.
 
 tf.recompute_grad converts the IndexedSlices to a dense tensor on its way. An embedding variable has none: its static shape is
-[0, dim]. So its IndexedSlices is packed into one float32 tensor [n, dim + 4], a row for each entry: the values, the bits of the
+[0, dim]. Other conversions of its IndexedSlices are refused. There it is packed into one float32 tensor [n, dim + 4], a row for each entry: the values, the bits of the
 key, and those of a fixed number that no dense gradient has there. The conversion is a public hook of TensorFlow, `tf.register_tensor_conversion_function`. It leaves all other IndexedSlices, and
 all other conversions, to TensorFlow.
 """
@@ -28,6 +28,7 @@ _MARK = int.from_bytes(
     b"MTPACKED", "little"
 )  # an int64, and as two float32 numbers that no operation changes
 _PACKED_COLUMNS = 2 * _KEY_COLUMNS  # the key, and the mark
+SHAPE_NAME = "tf_multitier_no_dense_shape"  # of the dense shape of a gradient, in a graph
 _converted_types: set = set()  # types of the variables that stand_in has converted
 
 
@@ -92,7 +93,8 @@ def gradient_of_variable(op, grad):
         values, bits = grad[:, :dim], grad[:, dim : dim + _KEY_COLUMNS]
     keys = tf.bitcast(tf.reshape(bits, [-1, _KEY_COLUMNS]), tf.int64)
     values.set_shape([None, dim])
-    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
+    shape = tf.constant([0, dim], tf.int32, name=SHAPE_NAME)
+    return tf.IndexedSlices(values, keys, dense_shape=shape)
 
 
 def _check_packed(grad, dim):
@@ -120,13 +122,29 @@ def _check_packed(grad, dim):
     return [tf.debugging.Assert(is_right, [f"{expected} of shape", size])]
 
 
+def _no_dense_gradient(slices):
+    """NotImplementedError for a gradient of keys, which TensorFlow cannot make dense; NotImplemented for other IndexedSlices."""
+    shape = slices.dense_shape
+    of_variable = (
+        not isinstance(shape, EagerTensor) and shape is not None and SHAPE_NAME in shape.name
+    )
+    rows = None if shape is None else tf.get_static_value(shape)
+    if not of_variable and (rows is None or rows[0] != 0 or not slices.values.shape[0]):
+        return NotImplemented
+    raise NotImplementedError(
+        "gradient of an embedding variable: expected a use as IndexedSlices of keys, found one as a dense tensor, as in tf.add_n and "
+        "arithmetic: take the gradient of the sum of the losses, or concatenate the values and the indices of the gradients into one "
+        "tf.IndexedSlices"
+    )
+
+
 def _packed(slices, dtype=None, name=None, as_ref=False):
     """The conversion of IndexedSlices: NotImplemented for those that are not of embedding variables in tf.recompute_grad."""
     del as_ref
     if dtype not in (None, tf.float32):
         return NotImplemented
     if type(variable_of_recomputed_gradient(slices)) not in _converted_types:
-        return NotImplemented
+        return _no_dense_gradient(slices)
     keys = tf.bitcast(tf.cast(slices.indices, tf.int64), tf.float32)
     mark = tf.fill([tf.size(slices.indices), 1], tf.constant(_MARK, tf.int64))
     mark = tf.reshape(tf.bitcast(mark, tf.float32), [-1, _KEY_COLUMNS])
