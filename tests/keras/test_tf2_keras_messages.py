@@ -113,8 +113,29 @@ def test_a_file_of_hdf5_is_refused_and_the_files_to_use_are_named(tmp_path):
     model = keras.Sequential([kt.Embedding(4, combiner="sum"), keras.layers.Dense(1)])
     model(np.array([[1, 2]]))
     for name in ("m.h5", "m.hdf5"):
-        with pytest.raises(NotImplementedError, match=r"file '\.keras' or .* save_weights"):
+        with pytest.raises(
+            NotImplementedError, match=r"file '\.keras' or .* save_weights.*what it held is lost"
+        ):
             model.save(tmp_path / name)
+
+
+def test_quantization_leaves_rows_as_they_are_and_says_so(tmp_path):
+    model = keras.Sequential([kt.Embedding(4, combiner="sum", name="item"), keras.layers.Dense(1)])
+    model.compile(kt.with_rows("sgd"), "mse")
+    ids = np.array([[1, 2], [3, 3]])
+    model.fit(ids, np.ones((2, 1)), verbose=0)
+    before = model.predict(ids, verbose=0)
+    with pytest.warns(UserWarning, match="layer 'item': quantize: .*found int8: rows keep"):
+        model.quantize("int8")
+    after = model.predict(ids, verbose=0)
+    assert model.layers[1].kernel.dtype == "int8"
+    np.testing.assert_allclose(after, before, atol=0.02)
+    model.fit(ids, np.ones((2, 1)), verbose=0)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded.predict(ids), model.predict(ids))
+    with pytest.raises(NotImplementedError, match="dtype: expected a policy without quantization"):
+        kt.Embedding(4, dtype="int8_from_float32")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
             raise TypeError(
                 f"layer '{self.name}': dtype: expected a type of floating-point numbers, found {self.compute_dtype}"
             )
+        if getattr(self.dtype_policy, "quantization_mode", None):
+            raise NotImplementedError(
+                f"layer '{self.name}': dtype: {self._not_quantized(self.dtype_policy.name)}"
+            )
         self._rows: list = []
         self._world = worlds.current()  # Keras may build the layer outside of the scope
         if self._world is not None:
@@ -154,6 +158,18 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         """
         held.load(self, super().load_own_variables, store)
 
+    def _not_quantized(self, found):
+        return (
+            f"expected a policy without quantization, found {found}: rows keep their type. Make the layer with dtype='bfloat16' for values "
+            "of 16 bits"
+        )
+
+    def quantize(
+        self, mode: typing.Any = None, *unused: typing.Any, **also_unused: typing.Any
+    ) -> None:
+        """NotImplementedError. `model.quantize` makes it a warning, and quantizes the other layers."""
+        raise NotImplementedError(f"layer '{self.name}': quantize: {self._not_quantized(mode)}")
+
     def get_config(self) -> dict:
         """The configuration.
 
@@ -161,7 +177,8 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
           NotImplementedError: it is for an HDF5 file. Later, Keras would have taken the optimizer out of what the model saves.
         """
         if keras_internals.writes_old_hdf5():
-            raise NotImplementedError(no_array(f"layer '{self.name}'"))
+            refused = no_array(f"layer '{self.name}'")
+            raise NotImplementedError(f"{refused}. Keras has opened the file: what it held is lost")
         config = super().get_config()
         config["optimizer"] = optimizer_configs.to_config(self.optimizer)
         return config
