@@ -222,3 +222,35 @@ def test_keras_own_optimizer_that_trains_rows_alone_cannot_overwrite_them():
     model = keras.Model(ids, keras.ops.sum(layer(ids), [1, 2]))
     with pytest.raises(NotImplementedError, match="expected a model with dense weights.*with_rows"):
         fit(model, of_class("SGD", ema_overwrite_frequency=3))
+
+
+def test_a_swap_that_fails_changes_nothing_and_works_later(monkeypatch, tmp_path):
+    ours, _ = pair("DRAM_SSDHASH", tmp_path)
+    ours.compile(kt.with_rows(of_class("SGD")), "mse")
+    for at in range(0, len(X), BATCH):  # the end of fit() would make the averages the values
+        ours.train_on_batch(X[at : at + BATCH], Y[at : at + BATCH])
+    monkeypatch.setattr("tf_multitier.keras.averages._ELEMENTS", 8 * DIM)
+    table = type(ours.get_layer("emb").embeddings)
+    upsert = table.upsert
+    dense, calls = ours.get_weights()[1:], []
+
+    def full(self, *arguments, **named):
+        calls.append(None)
+        if len(calls) == 2:
+            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+        return upsert(self, *arguments, **named)
+
+    monkeypatch.setattr(table, "upsert", full)
+    rows = values(ours)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="disk full"):
+        averages(ours)
+    near([values(ours)], [rows])
+    same_bits(ours.get_weights()[1:], dense)
+    assert len(calls) > 2 and np.abs(averages(ours) - rows).max() > 1e-4
+
+
+def test_memory_counts_the_average_of_each_row():
+    def of(**ema):
+        return tf_multitier.memory(10, DIM, kt.with_rows(keras.optimizers.Adam(**ema)))
+
+    assert of(**EMA).bytes_per_row == of().bytes_per_row + 4 * DIM == 4 * 4 * DIM

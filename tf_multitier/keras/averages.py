@@ -11,6 +11,7 @@ frequencies and versions as they are, and leaves out rows that equal their avera
 from __future__ import annotations
 
 import functools
+import math
 import typing
 
 import tensorflow as tf
@@ -56,8 +57,11 @@ def overwrite_if_due(optimizer: typing.Any, variables: list) -> None:
         tf.cond(tf.equal((optimizer.iterations + 1) % steps, 0), overwrite, lambda: None)
 
 
-def _change(optimizer, weights, changed):
-    """Replaces (values, offsets) of all rows of some Rows by changed(values, offsets)."""
+def _change(optimizer, weights, changed, done, most_pieces=math.inf):
+    """Replaces (values, offsets) of all rows of some Rows by changed(values, offsets).
+
+    done: a list. Eagerly, it gets an entry for each piece that is replaced. most_pieces: how many to replace.
+    """
     for rows in weights:
         row_optimizer = rows.row_optimizer or optimizer.row_optimizer
         follow(row_optimizer, optimizer)
@@ -72,9 +76,13 @@ def _change(optimizer, weights, changed):
             moved = tf.where(tf.reduce_any(tf.not_equal(its[1], 0), 1))[:, 0]
             values, offsets = changed(*(tf.gather(column, moved) for column in its))
             table.upsert(tf.gather(piece.keys, moved), values, slots={names[1]: offsets})
+            done.append(True)
             return piece.next_cursor, False
 
-        is_left = lambda cursor, is_first: tf.logical_or(is_first, tf.not_equal(cursor, 0))
+        def is_left(cursor, is_first):
+            is_more = tf.logical_or(is_first, tf.not_equal(cursor, 0))
+            return tf.logical_and(is_more, len(done) < most_pieces)
+
         tf.while_loop(is_left, change_piece, (tf.constant(0, tf.int64), True))
 
 
@@ -95,16 +103,32 @@ def _swapped(values, offsets):
 
 
 def _swap(optimizer, weights):
-    _change(optimizer, weights, _swapped)
+    """Exchanges values and averages. If it fails, as on a full disk, it exchanges again what it has exchanged: nothing has changed.
+
+    Raises:
+      RuntimeError: that failed, too.
+    """
+    done: list = []
+    try:
+        _change(optimizer, weights, _swapped, done)
+    except BaseException as error:
+        try:
+            _change(optimizer, weights, _swapped, [], len(done))
+        except tf.errors.OpError as second:
+            raise RuntimeError(
+                f"SwapEMAWeights: expected to exchange all rows with their averages, found an error after some: {error}. They could not be "
+                f"exchanged back: {second}. Restore the model from its last checkpoint"
+            ) from error
+        raise
 
 
 def _overwrite(optimizer, weights):
-    _change(optimizer, weights, _to_averages)
+    _change(optimizer, weights, _to_averages, [])
 
 
 def _forget(optimizer, weights):
     """Makes the values the averages."""
-    _change(optimizer, weights, lambda values, offsets: (values, tf.zeros_like(offsets)))
+    _change(optimizer, weights, lambda values, offsets: (values, tf.zeros_like(offsets)), [])
 
 
 @functools.cache

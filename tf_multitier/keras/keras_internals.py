@@ -181,10 +181,10 @@ def _also_for_rows(own, of_rows):
         if not rows:
             own(callback, optimizer)
             return
+        of_rows(optimizer, rows)  # first: it may fail, and then nothing changes
         # Keras 3.12 takes the variables from the model.
         model = types.SimpleNamespace(trainable_variables=others)
         own(types.SimpleNamespace(model=model), _with_averages(optimizer, others, averages))
-        of_rows(optimizer, rows)
 
     return both
 

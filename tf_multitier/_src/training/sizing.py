@@ -163,8 +163,8 @@ def memory(
       rows: number of keys that will have a row, > 0.
       embedding_dim: elements of an embedding.
       optimizer: the optimizers that train the variable: the name of an update rule ("adam"), an optimizer of
-        tf_multitier.optimizers, tf_multitier.train or tf.compat.v1.train, None (no training), or a list of these. Each has slots of
-        its own.
+        tf_multitier.optimizers, tf_multitier.keras.with_rows, tf_multitier.train or tf.compat.v1.train, None (no training), or a list of
+        these. Each has slots of its own; with use_ema, one more.
       storage_option: a StorageOption. None: from the environment variables; if they are not set, DRAM.
       num_partitions: number of partitions. Each partition has the sizes of `storage_size`.
       filter_option: CounterFilter, CBFFilter, ProbabilisticFilter or None.
@@ -339,7 +339,11 @@ def _slots_of(optimizer):
             )
         return [slot.per_row for slot in known[optimizer].slots]
     if isinstance(optimizer, RowOptimizer):
-        return [slot.per_row for slot in optimizer._slots()]
+        average = [] if optimizer.ema_momentum is None else [False]
+        return average + [slot.per_row for slot in optimizer._slots()]
+    if hasattr(optimizer, "row_optimizer"):  # of Keras
+        slots = [slot.per_row for slot in optimizer.row_optimizer._slots()]
+        return [False, *slots] if getattr(optimizer, "use_ema", False) else slots
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise TypeError(
             f"optimizer: expected the name of an update rule, an optimizer, None or a list of them; found {optimizer!r}"
