@@ -150,6 +150,25 @@ def test_tables_of_tfra_need_their_dims(tmp_path, capsys):
     assert convert("--from=tfra", folder, "--dim=item=4,3", "--to=npz", target) == 0
 
 
+@pytest.mark.parametrize(
+    "kinds, option, message",
+    [
+        (["--from=npz", "--to=raw"], "--partitions=2", "--partitions: expected --to=checkpoint"),
+        (["--from=npz", "--to=raw"], "--scores=step", "--scores: expected --to=dynamicemb"),
+        (["--from=npz", "--to=raw"], "--initial_value=A=1", "value: expected --from=deeprec"),
+        (["--from=checkpoint", "--to=npz"], "--dim=usr=3", "did you mean 'user'"),
+    ],
+)
+def test_an_option_that_does_nothing_is_refused(kinds, option, message, tmp_path, capsys):
+    source, target = write(tmp_path / "model", user=rows_of([1], 3)), tmp_path / "out"
+    status = []
+    try:
+        status.append(convert(*kinds, source, target, option))
+    except SystemExit as ended:
+        status.append(ended.code)
+    assert status == [2] and message in capsys.readouterr().err and not target.exists()
+
+
 def test_a_target_is_new_and_whole_or_absent(tmp_path, capsys):
     rows = rows_of([1, 2], 3)
     source, target = write(tmp_path / "model", user=rows, other=rows), tmp_path / "out"

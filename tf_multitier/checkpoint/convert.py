@@ -60,7 +60,6 @@ _HOLDS: dict[str, tuple[str, ...]] = {
 }
 _KINDS = ("checkpoint", "deeprec", *_HOLDS)
 _SOURCE_ONLY = ("deeprec",)
-_CHECKPOINTS = ("checkpoint", "deeprec")
 _ENDINGS = {"parquet": ".parquet", "npz": ".npz", "raw": ""}
 _SAVE = {
     "parquet": checkpoint.save_parquet,
@@ -80,10 +79,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns its exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.frozen and options.to != "checkpoint":
-        parser.error(f"--frozen: expected --to=checkpoint, found --to={options.to}")
+    for option, given, kind, kinds in (
+        ("frozen", options.frozen, "to", ("checkpoint",)),
+        ("partitions", options.partitions != 1, "to", ("checkpoint",)),
+        ("scores", options.scores, "to", ("dynamicemb",)),
+        ("initial_value", options.initial_value, "from", ("deeprec",)),
+    ):
+        found = options.to if kind == "to" else options.kind
+        if given and found not in kinds:
+            parser.error(
+                f"--{option}: expected --{kind}={' or '.join(kinds)}, found --{kind}={found}"
+            )
+    options.scores = options.scores or _SCORES[0]
     try:
         source, tables = _read(options)
+        check_names(options.source, [name for name in dims(options.dim) if name], tables)
         counts = _write(options, source, tables)
     except (engine.EngineError, ValueError, NotImplementedError, OSError, ImportError) as error:
         print(error, file=sys.stderr)
@@ -124,8 +134,7 @@ def _parser():
     parser.add_argument(
         "--scores",
         choices=_SCORES,
-        default="step",
-        help="what scores of a dump are: versions that are steps, versions that are times in microseconds, or frequencies (to dynamicemb)",
+        help="what scores of a dump are: versions that are steps (the default), versions that are times in microseconds, or frequencies (to dynamicemb)",
     )
     parser.add_argument(
         "--initial_value",
