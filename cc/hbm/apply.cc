@@ -1,11 +1,10 @@
 // Apply: sums, rows in HBM, one optimizer's step on each.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "cc/hbm/device_rule.h"
+#include "cc/hbm/kept_update.h"
 #include "cc/hbm/operation.h"
 
 namespace multitier::hbm {
@@ -289,55 +288,17 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   return broken();
 }
 
-Result<bool> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request, Kept* kept) {
+Result<std::shared_ptr<HbmTable::KeptUpdate>> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op,
+                                                                    const ApplyRequest& request) {
   Gradients gradients;
   MT_RETURN_IF_ERROR(Check());
   MT_RETURN_IF_ERROR(PrepareRule(request, &gradients));
-  kept->inside = std::make_shared<MaybeInsideGate>(&gate_);
-  if (!kept->inside->inside() || op->epoch != epoch_ || !op->complete) return false;
-  if (options().filter.kind == AdmissionKind::kBloom) return false;
-  const uint64_t most_created = op->counted->distinct;
-  may_be_created_ += most_created;
-  const auto rows = static_cast<uint64_t>(below_->TotalCount() + rows_below_.new_rows());
-  if (grows_ && rows + may_be_created_ > MostRows()) {
-    may_be_created_ -= most_created;
-    return false;
-  }
-  kept->op = op;
+  auto kept = std::make_shared<KeptUpdate>(this);
+  const bool filters_keys = options().filter.kind == AdmissionKind::kBloom;
+  if (filters_keys || !kept->Begin(op)) return std::shared_ptr<KeptUpdate>();
   kept->rule = gradients.rule;
   kept->args = UpdateArgsOf(*op, request, gradients, below_->NoteApply(request.global_step));
-  return true;
-}
-
-void HbmTable::NoteUpdate(const Kept& kept, const Status& enqueued) {
-  if (!enqueued.ok()) return Break(enqueued);
-  maybe_dirty_ = true;
-  hits_ += kept.args.max_keys;
-  updates_ += kept.args.max_keys;
-}
-
-void HbmTable::BeginSettling(Kept* kept) {
-  MutexLock lock(settle_mutex_);
-  kept->settle = ++settles_;
-  unsettled_.insert(kept->settle);
-}
-
-void HbmTable::Settle(Kept* kept, const Status& done, uint32_t created) {
-  if (!done.ok()) Break(done);
-  if (broken().ok()) rows_below_.AddNewRows(created);
-  may_be_created_ -= kept->args.max_keys;
-  kept->op = nullptr;
-  kept->inside = nullptr;
-  MutexLock lock(settle_mutex_);
-  unsettled_.erase(kept->settle);
-  settled_.notify_all();
-}
-
-void HbmTable::AwaitSettled() const {
-  if (getpid() != pid_) return;  // a forked child has no threads that settle
-  MutexLock lock(settle_mutex_);
-  const uint64_t last = settles_;
-  lock.Wait(settled_, [&]() MT_REQUIRES(settle_mutex_) { return unsettled_.empty() || *unsettled_.begin() > last; });
+  return kept;
 }
 
 }  // namespace multitier::hbm

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cc/hbm/kept_update.h"
 #include "cc/hbm/operation.h"
 #include "cc/hbm/pins.h"
 
@@ -38,6 +39,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       pool_(std::make_shared<ScratchPool>(memory(), stream_, below_->options().name)),
       rows_below_(below_.get()),
       pins_(std::make_unique<Pins>(this)),
+      unsettled_(std::make_unique<Unsettled>()),
       enqueue_(queue_->enqueue()) {
   queue_->SkipTo(options.first_operation);
 }

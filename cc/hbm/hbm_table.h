@@ -77,7 +77,6 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -180,27 +179,12 @@ class HbmTable final : public EmbeddingTable {
   // Counts a lookup whose keys all have rows in HBM, once its values were enqueued.
   void NoteFound(const Operation& operation);
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
-  // The update of the rows that a training lookup found; the lookup's operation is `op`, which LookupTo gave in `kept`. One
-  // launch may update rows of several tables that have the same rule (plan_update.cc). The steps of one table:
-  //   BeginUpdate    enters the gate and fills `kept`. False if rows may have left HBM, if the table below is needed, or if
-  //                  there may be no room for new rows; then nothing was done
-  //   NoteUpdate     after the launch: an error breaks the table. Without a launch: AbandonUpdate
-  //   BeginSettling  from now on AwaitSettled waits for this update
-  //   Settle         after the device has done it: counts the rows that were created, and ends the operation
-  // REQUIRES: CheckApply returned OK. NoteUpdate: the queue's enqueue() is held
-  struct Kept {
-    std::shared_ptr<Operation> op;
-    std::shared_ptr<MaybeInsideGate> inside;
-    device::DeviceRule rule{};
-    device::UpdateArgs args{};  // without sums, counts and created
-    uint64_t settle = 0;
-  };
+  // The update of the rows that a training lookup found (kept_update.h); the lookup's operation is `op`, which LookupTo gave in
+  // `kept`. Null if rows may have left HBM, if the table below is needed, or if there may be no room for new rows; then nothing
+  // was done. REQUIRES: CheckApply returned OK
+  class KeptUpdate;
+  Result<std::shared_ptr<KeptUpdate>> BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request);
   static constexpr int kTries = 3;  // of a device call after which an operation cannot be undone
-  Result<bool> BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request, Kept* kept);
-  void NoteUpdate(const Kept& kept, const Status& enqueued);
-  void AbandonUpdate(const Kept& kept) { may_be_created_ -= kept.args.max_keys; }
-  void BeginSettling(Kept* kept);
-  void Settle(Kept* kept, const Status& done, uint32_t created);
   Status CheckApply(const ApplyRequest& request) const;
   // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
@@ -305,6 +289,9 @@ class HbmTable final : public EmbeddingTable {
   Status CheckMissedTables(const Operation& operation) const;
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
+
+  // --- kept_update.cc
+  class Unsettled;
   // Waits until the rows that earlier updates created are counted.
   void AwaitSettled() const;
 
@@ -328,6 +315,7 @@ class HbmTable final : public EmbeddingTable {
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
   const std::unique_ptr<Pins> pins_;
+  const std::unique_ptr<Unsettled> unsettled_;
 
   Turn one_snapshot_;                               // held by a snapshot, and by operations that must not run during one
   std::atomic<std::thread::id> snapshot_thread_{};  // that runs one
@@ -337,11 +325,6 @@ class HbmTable final : public EmbeddingTable {
   uint64_t renumbered_at_ MT_GUARDED_BY(enqueue_) = 0;
   std::multiset<uint64_t> in_flight_ MT_GUARDED_BY(enqueue_);
   std::atomic<uint64_t> epoch_{0};  // how often rows other than victims have left HBM
-  mutable Mutex settle_mutex_;
-  mutable std::condition_variable settled_;
-  std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose new rows are not counted yet
-  uint64_t settles_ MT_GUARDED_BY(settle_mutex_) = 0;
-  std::atomic<uint64_t> may_be_created_{0};  // the most rows that those updates can create
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
   std::atomic<bool> maybe_dirty_{false};    // an apply ran since everything was handed down

@@ -5,16 +5,17 @@
 #include <utility>
 
 #include "cc/hbm/device_plan.h"
+#include "cc/hbm/kept_update.h"
 #include "cc/hbm/workers.h"
 
 namespace multitier::hbm {
 namespace {
 
-using Kept = HbmTable::Kept;
+using Kept = HbmTable::KeptUpdate;
 
 // Updates whose rows are where the plan says, and their memory.
 struct KeptUpdates {
-  std::vector<Kept> updates;
+  std::vector<std::shared_ptr<Kept>> updates;
   std::shared_ptr<Scratch> scratch;
   uint32_t* created = nullptr;  // pinned [updates]
   // On the device [updates].
@@ -37,9 +38,9 @@ Status Repeated(Call call) {
 // One launch for each rule, of tables that differ. A table that is there again is updated in a later launch: two updates of
 // one row must not run at the same time. An error: nothing was enqueued.
 Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, const KeptUpdates& kept) {
-  std::map<std::pair<int, device::DeviceRule>, std::vector<const Kept*>> by_rule;
+  std::map<std::pair<int, device::DeviceRule>, std::vector<Kept*>> by_rule;
   std::map<const HbmTable*, int> before;  // updates of the table
-  for (const Kept& one : kept.updates) by_rule[{before[one.op->table]++, one.rule}].push_back(&one);
+  for (const auto& one : kept.updates) by_rule[{before[one->table()]++, one->rule}].push_back(one.get());
   std::vector<device::UpdateArgs> args;
   std::vector<uint32_t> ends;
   std::vector<device::UpdateMembersArgs> launches;
@@ -59,25 +60,21 @@ Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, c
   for (const auto& [turn, updates] : by_rule) {
     const device::UpdateMembersArgs& launch = launches[at++];
     const Status status = Repeated([&, rule = turn.second] { return kernels.update_members(queue->stream(), rule, launch); });
-    for (const Kept* one : updates) one->op->table->NoteUpdate(*one, status);
+    for (Kept* one : updates) one->Note(status);
   }
   return OkStatus();
 }
 
 // Counts the created rows once the device has done the updates.
 void SettleOnWorker(KeptUpdates kept) {
-  for (Kept& one : kept.updates) one.op->table->BeginSettling(&one);
   RunOnWorker([kept = std::move(kept)]() mutable {
-    device::Device* const device = kept.updates[0].op->table->device();
-    const device::Stream stream = kept.updates[0].op->table->queue()->stream();
+    device::Device* const device = kept.updates[0]->table()->device();
+    const device::Stream stream = kept.updates[0]->table()->queue()->stream();
     const Status done = Repeated([&] { return device->Synchronize(stream); });
     const std::vector<uint32_t> created(kept.created, kept.created + (done.ok() ? kept.updates.size() : 0));
     if (!done.ok()) kept.scratch->Bury();
     kept.scratch = nullptr;
-    for (size_t i = 0; i < kept.updates.size(); ++i) {
-      HbmTable* const table = kept.updates[i].op->table;
-      table->Settle(&kept.updates[i], done, done.ok() ? created[i] : 0);  // the table may end behind this
-    }
+    for (size_t i = 0; i < kept.updates.size(); ++i) kept.updates[i]->Settle(done, done.ok() ? created[i] : 0);
   });
 }
 
@@ -143,31 +140,26 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
   Status first;
   for (size_t i = 0; i < updates.size(); ++i) {
     const Member& member = members[static_cast<size_t>(updates[i]->member)];
-    Kept one;
-    Result<bool> begun = member.output->table()->BeginUpdate(member.op, updates[i]->request, &one);
+    Result<std::shared_ptr<Kept>> begun = member.output->table()->BeginUpdate(member.op, updates[i]->request);
     Status status = begun.status();
-    if (status.ok() && *begun) {
-      one.args.sums = sums[i];
-      one.args.counts = member.op->dedup.counts;
-      one.args.created = kept.created_on_device + kept.updates.size();
-      kept.updates.push_back(std::move(one));
+    if (status.ok() && *begun != nullptr) {
+      (*begun)->args.sums = sums[i];
+      (*begun)->args.counts = member.op->dedup.counts;
+      (*begun)->args.created = kept.created_on_device + kept.updates.size();
+      kept.updates.push_back(*std::move(begun));
     } else if (status.ok()) {
       status = Remain(*updates[i], sums[i], remaining);
     }
     if (first.ok()) first = status;
   }
   if (kept.updates.empty()) return first;
-  Status status = EnqueueByRule(queue, device->kernels(), kept);
-  if (!status.ok()) {  // nothing was enqueued
-    for (const Kept& one : kept.updates) one.op->table->AbandonUpdate(one);
-    return status;
-  }
-  status = Repeated([&] {
+  MT_RETURN_IF_ERROR(EnqueueByRule(queue, device->kernels(), kept));
+  const Status copied = Repeated([&] {
     return device->Copy(queue->stream(), kept.created, kept.created_on_device, kept.updates.size() * sizeof(uint32_t));
   });
-  for (const Kept& one : kept.updates) {
-    if (!status.ok()) one.op->table->NoteUpdate(one, status);
-    if (first.ok()) first = one.op->table->Check();
+  for (const auto& one : kept.updates) {
+    if (!copied.ok()) one->Note(copied);
+    if (first.ok()) first = one->table()->Check();
   }
   SettleOnWorker(std::move(kept));
   return first;

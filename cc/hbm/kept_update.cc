@@ -1,0 +1,65 @@
+#include "cc/hbm/kept_update.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace multitier::hbm {
+
+uint64_t HbmTable::Unsettled::Begin(uint64_t rows, uint64_t* can_create) {
+  MutexLock lock(mutex_);
+  rows_[++begun_] = rows;
+  *can_create = can_create_ += rows;
+  return begun_;
+}
+
+void HbmTable::Unsettled::End(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto ended = rows_.find(number);
+  can_create_ -= ended->second;
+  rows_.erase(ended);
+  ended_.notify_all();
+}
+
+void HbmTable::Unsettled::Await() const {
+  MutexLock lock(mutex_);
+  const uint64_t last = begun_;
+  lock.Wait(ended_, [&]() MT_REQUIRES(mutex_) { return rows_.empty() || rows_.begin()->first > last; });
+}
+
+bool HbmTable::KeptUpdate::Begin(const std::shared_ptr<Operation>& op) {
+  inside_.emplace(&table_->gate_);
+  if (!inside_->inside() || op->epoch != table_->epoch_ || !op->complete) return false;
+  op_ = op;
+  uint64_t can_create = 0;
+  number_ = table_->unsettled_->Begin(op->counted->distinct, &can_create);
+  // Read after can_create: the rows of an update that ends in between count twice, and are not left out.
+  const auto rows = static_cast<uint64_t>(table_->below_->TotalCount() + table_->rows_below_.new_rows());
+  return !table_->grows_ || rows + can_create <= table_->MostRows();
+}
+
+void HbmTable::KeptUpdate::Note(const Status& launched) {
+  if (!launched.ok()) return table_->Break(launched);
+  table_->maybe_dirty_ = true;
+  table_->hits_ += args.max_keys;
+  table_->updates_ += args.max_keys;
+}
+
+void HbmTable::KeptUpdate::Settle(const Status& done, uint32_t created) {
+  if (!done.ok()) table_->Break(done);
+  if (table_->broken().ok()) table_->rows_below_.AddNewRows(created);
+  End();
+}
+
+void HbmTable::KeptUpdate::End() {
+  op_ = nullptr;
+  inside_.reset();
+  if (number_ != 0) table_->unsettled_->End(std::exchange(number_, 0));
+}
+
+void HbmTable::AwaitSettled() const {
+  if (getpid() != pid_) return;  // a forked child has no threads that settle
+  unsettled_->Await();
+}
+
+}  // namespace multitier::hbm
