@@ -12,9 +12,10 @@
 #include "cc/tier/leveldb/leveldb_file.h"
 
 #if defined(__SANITIZE_THREAD__)
-// libleveldb is not built with ThreadSanitizer, which therefore does not see the synchronization of its skip list.
+// LevelDB's archive is not built with ThreadSanitizer, which therefore does not see the synchronization of its skip list. Its
+// functions have names that begin with leveldb::, and no others have.
 extern "C" __attribute__((visibility("default"), used)) const char* __tsan_default_suppressions();
-extern "C" const char* __tsan_default_suppressions() { return "race:libleveldb.so\n"; }
+extern "C" const char* __tsan_default_suppressions() { return "race:^leveldb::\n"; }
 #endif
 
 namespace multitier {
