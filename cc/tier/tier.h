@@ -211,9 +211,9 @@ class Tier {
     (void)location, (void)min_version, (void)min_frequency;
     return true;
   }
-  // Frees records. REQUIRES: each location holds a record of that key. A durable tier keeps a freed record that is `newest`
-  // until a newer record or a removal of its key is written: the row may be in memory alone, and after a crash recovery must
-  // find the record.
+  // Frees records. Does no I/O: the owner calls it under its locks. REQUIRES: each location holds a record of that key. A
+  // durable tier keeps a freed record that is `newest` until a newer record or a removal of its key is written: the row may be
+  // in memory alone, and after a crash recovery must find the record.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free, and recovery does not find the key again. Location kNoLocation: the key had a record before, and none is held now.
   // After an error no record of the batch was freed.

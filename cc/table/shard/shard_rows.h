@@ -15,7 +15,7 @@
 //
 // Each step does all that belongs to it: the index word, the slab, the counts of rows, the orders of demotion, counters, and
 // what a snapshot that is being taken needs. Records that no index word names afterwards are returned in FreedRecords:
-// the caller gives them to their tiers once it holds no lock.
+// the caller gives them to their tiers (TierStack::Free says under which locks).
 //
 // Not thread-safe: the caller holds the shard's lock. Shard::Locked gives all methods, Shard::Shared the const ones. Never does
 // I/O.

@@ -6,8 +6,10 @@
 //   gate                             entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
 //   ShardWriter                      one thread a shard, over I/O (tier_stack.h)
 //   Shard::Locked, Shard::Shared     no I/O while held (shard.h)
-// Tiers have locks of their own. Under a shard's lock only Tier::SwitchBelow is called, because a tier calls the relocator,
-// which takes shards' locks, from Write, Sync and Remove.
+//   locks of a tier                  those that Free, SwitchBelow and MayReach take: a tier holds none of them over I/O or when
+//                                    it calls the relocator
+// Under a shard's lock no other method of a tier is called: from most of them a tier may call the relocator, which takes
+// shards' locks (tier.h).
 
 #ifndef CC_TABLE_TIERING_TABLE_BASE_H_
 #define CC_TABLE_TIERING_TABLE_BASE_H_
