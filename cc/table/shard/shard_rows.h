@@ -129,7 +129,6 @@ class ShardRows {
   std::vector<uint32_t> ChooseVictims(size_t n);
   // See VictimOrder::Coldest.
   Rank ColdestRow() { return dram_order_.Coldest(parts_.common->accesses.load()); }
-  void PrefetchWordOf(uint32_t slot) const { parts_.index.Prefetch(HashKey(parts_.dram.Header(slot)->key)); }
   // Takes rows out of the table for good.
   void Drop(const std::vector<uint32_t>& slots);
   // Removes a row from DRAM. Its clean copy in the tier directly below becomes the row.

@@ -92,7 +92,7 @@ Status RowMover::Demote(const ShardWriter& writer, size_t n, size_t* moved) {
     if (!copies->ok()) return records_.NoMemory(base_.first_tier_name(), victims.size());
     for (size_t i = 0; i < victims.size(); ++i) {
       if (i + kAhead < victims.size()) lock->PrefetchRow(victims[i + kAhead]);
-      if (i + kAhead / 2 < victims.size()) lock->PrefetchWordOf(victims[i + kAhead / 2]);
+      if (i + kAhead / 2 < victims.size()) lock->Prefetch(HashKey(lock->row(victims[i + kAhead / 2])->key));
       if (levels.count == 1 && lock->row(victims[i])->below != kNoLocation) {
         lock->MoveToCopy(victims[i]);
         ++*moved;
