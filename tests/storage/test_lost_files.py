@@ -64,6 +64,16 @@ def files_of(path, suffix=""):
     )
 
 
+def test_a_folder_that_is_deleted_in_use_is_named_with_the_cure(tmp_path):
+    table = make("DRAM_SSDHASH", tmp_path / "rows")
+    shutil.rmtree(tmp_path / "rows")
+    lost = "rows.*found this one or its folder deleted: restore the last checkpoint"
+    with pytest.raises(engine.DataLossError, match=lost):
+        for _ in range(20):  # the open segment takes some more
+            train_all(table)
+            table.drain()
+
+
 def zero(file, share=0.5):
     """Zeroes a stretch in the middle."""
     size = os.path.getsize(file)

@@ -132,8 +132,12 @@ Status TierStack::Compact() {
 
 Status TierStack::Error(const std::string& what, int level, const Status& status) const {
   // What the table knows to be in a tier and is not there is lost; NotFound is for what a caller names.
-  const StatusCode code = status.code() == StatusCode::kNotFound ? StatusCode::kDataLoss : status.code();
-  return Status(code, StrCat("table '", table_, "': ", what, ": tier ", name(level), ": ", status.message()));
+  const bool missing = status.code() == StatusCode::kNotFound;
+  const char* const cure = missing && status.os_error() != 0 ? ": expected the files of the table, found this one or its "
+                                                               "folder deleted: restore the last checkpoint in a new table"
+                                                             : "";
+  return Status(missing ? StatusCode::kDataLoss : status.code(),
+                StrCat("table '", table_, "': ", what, ": tier ", name(level), ": ", status.message(), cure));
 }
 
 Status TierStack::RecordError(const std::string& what, int level, const ReadRecord& record) const {
