@@ -266,6 +266,8 @@ def test_the_environment_says_the_storage_where_no_option_does(monkeypatch):
             ValueError,
             "optimizer: expected one of .*adagrad.*found 'lbfgs'",
         ),
+        (dict(waiting_keys=9), ValueError, "waiting_keys: expected 0, because no CounterFilter"),
+        (dict(storage_option="DRAM"), TypeError, "storage_option: expected StorageOption or None"),
         (dict(optimizer=3), TypeError, "optimizer: expected the name of an update rule, .*found 3"),
         (
             dict(storage_option=tf_multitier.StorageOption(storage_size=16)),

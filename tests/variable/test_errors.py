@@ -64,7 +64,15 @@ def refused(error, message):
         ),
         (
             dict(initializer=tf.constant_initializer([1.0, 2.0, 3.0])),
-            r"'x': initial matrix: expected shape \[N, 4\], found \[1, 3\]",
+            r"'x': initial matrix: expected shape \[N, 4\], found \[3\]",
+        ),
+        (
+            dict(
+                ev_option=tf_multitier.EmbeddingVariableOption(
+                    init_option=tf_multitier.InitializerOption(np.ones((3, 4)), 7)
+                )
+            ),
+            "'x': default_value_dim: expected 3, the rows of the initial matrix, found 7",
         ),
         (
             dict(initializer=lambda shape, dtype: tf.ones([3]) * tf.ones(shape)),

@@ -105,9 +105,11 @@ def test_a_constant_of_a_row_or_of_rows_is_that_of_each_key(world, constant):
         make("row", initializer=constant([1, 2, 3, 4])),
     )
     rows = make("rows", 2, initializer=constant([[1.0, 2.0], [3.0, 4.0]]))
+    flat = make("flat", 2, initializer=constant([1.0, 2.0, 3.0, 4.0]))
     assert world.run(one.peek, np.array([7])).tolist() == [[0.5] * 4]
     assert world.run(row.peek, np.array([0, 7])).tolist() == [[1, 2, 3, 4]] * 2
-    assert world.run(rows.peek, np.array([0, 7])).tolist() == [[1, 2], [3, 4]]
+    for ev in rows, flat:
+        assert world.run(ev.peek, np.array([0, 7])).tolist() == [[1, 2], [3, 4]]
 
 
 def test_debug_values_say_the_key(world):

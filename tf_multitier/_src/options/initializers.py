@@ -123,7 +123,7 @@ def _is_of_keras(kind):
     return kind.__module__.split(".")[0] in ("keras", "tf_keras") or ".keras." in kind.__module__
 
 
-def _array_of_constant(initializer):
+def _array_of_constant(initializer, dim):
     """The number or the matrix of an initializer that is a constant of several numbers; another initializer unchanged.
 
     TensorFlow fills a tensor with too few of them: in a graph of v1 all ids but the first would read the last number.
@@ -132,7 +132,9 @@ def _array_of_constant(initializer):
     if kind not in _CONSTANTS and not (_is_of_keras(kind) and kind.__name__ == "Constant"):
         return initializer
     value = np.asarray(initializer.value, np.float32)
-    return float(value.item()) if value.size == 1 else np.atleast_2d(value)
+    if value.size == 1:
+        return float(value.item())
+    return value.reshape(-1, dim) if value.ndim == 1 and value.size % dim == 0 else value
 
 
 def _uniform(initializer, seed):
@@ -232,7 +234,7 @@ def initial_value(initializer, name, dim, default_value_dim=None):
         initializer = _TRUNCATED[0]()
     if isinstance(initializer, type):
         initializer = initializer()
-    initializer = _array_of_constant(initializer)
+    initializer = _array_of_constant(initializer, dim)
     if isinstance(initializer, (list, tuple)) and not _is_matrix(initializer):
         return _of_tables(initializer, name, dim, default_value_dim)
     number = _plain_number(initializer)
@@ -244,6 +246,11 @@ def initial_value(initializer, name, dim, default_value_dim=None):
             raise ValueError(
                 f"embedding variable '{name}': initial matrix: expected shape [N, {dim}], found "
                 f"{list(matrix.shape)}"
+            )
+        if default_value_dim not in (None, len(matrix)):
+            raise ValueError(
+                f"embedding variable '{name}': default_value_dim: expected {len(matrix)}, the rows of the initial matrix, found "
+                f"{default_value_dim}"
             )
         return InitialValue("matrix", 0.0, 0.0, None, lambda: tf.constant(matrix), matrix.shape[0])
     if not callable(initializer):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_multitier import _engine
 from tf_multitier import options
 from tf_multitier._src.options.option_values import did_you_mean
+from tf_multitier._src.options.option_values import instance
 from tf_multitier._src.options.storage_option import check_storage_available
 from tf_multitier._src.options.storage_option import ENV_DEVICE
 from tf_multitier._src.options.storage_option import storage_option_from_environment
@@ -188,6 +189,12 @@ def memory(
     row_bytes = _padded(dim, element) + sum(
         _padded(1 if per_row else dim) for per_row in _slots_of(optimizer)
     )
+    if waiting and not isinstance(filter_option, options.CounterFilter):
+        raise ValueError(
+            f"waiting_keys: expected 0, because no CounterFilter counts them, found {waiting_keys}: give filter_option"
+        )
+    if storage_option is not None:
+        instance("storage_option", storage_option, StorageOption)
     storage = storage_option or storage_option_from_environment()
     names = check_storage_available("of tf_multitier.memory", storage).tiers
     if element != 4 and names[0] == "HBM":
