@@ -192,7 +192,7 @@ def test_a_reload_that_fails_leaves_the_current_version(tmp_path):
     with open(part, "r+b") as file:
         file.seek(60)
         file.write(b"\xff\xff\xff")
-    with serving.Model(path) as model:
+    with serving.Model(path, "serve") as model:
         with pytest.raises(tf.errors.DataLossError, match=os.path.basename(part)):
             model.reload(other)
         with pytest.raises(tf_multitier.engine.NotFoundError, match="nothing"):
@@ -247,7 +247,7 @@ def test_frozen_files_have_keys_and_values_alone(tmp_path, dtype, size):
     with checkpoint.Writer(path) as writer:
         writer.add_table("a", rows, partitions=2)
         writer.add_tensor("dense", np.arange(3.0))
-    assert serving.freeze(path, str(tmp_path / "frozen"), dtype) == n
+    assert serving.freeze(path, str(tmp_path / "frozen"), tf.as_dtype(dtype)) == n
     saved = checkpoint.load(str(tmp_path / "frozen"))
     table = saved.tables["a"]
     assert table.frozen and table.dtype == dtype and len(table.parts) == 2
@@ -282,7 +282,7 @@ def test_a_variable_freezes_itself(tmp_path, parts, dtype, storage):
         )
         rows = tf.nn.embedding_lookup(ev, keys)
         train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(rows**2))
-        freeze = ev.freeze(path, dtype)
+        freeze = ev.freeze(path, tf.as_dtype(dtype))
         with pytest.raises(ValueError, match="dtype: expected float32.*found 'int8'"):
             ev.freeze(path, "int8")
         with initialized_session() as session:

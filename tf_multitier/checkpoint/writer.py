@@ -61,7 +61,7 @@ class Writer(CheckpointFiles):
         initializer: Mapping | None = None,
         applies: int = 0,
         matrix: np.ndarray | None = None,
-        frozen: str | None = None,
+        frozen: str | tf.DType | None = None,
         save_ids: Sequence[int] | None = None,
     ) -> int:
         """Writes the rows of an embedding variable.
@@ -85,6 +85,7 @@ class Writer(CheckpointFiles):
           ValueError: the name has been added; a key has two rows, is counted twice, or is counted and has a row; rows have other
             columns than `rows.columns`; the matrix does not fit the initializer; `frozen` is no dtype of these.
         """
+        frozen = getattr(frozen, "name", frozen)
         if frozen not in (None, *FROZEN_DTYPES):
             raise ValueError(f"frozen: expected None, {', '.join(FROZEN_DTYPES)}; found {frozen!r}")
         count = 0

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tf_multitier import _engine
 from tf_multitier import checkpoint
@@ -22,7 +23,9 @@ from tf_multitier.checkpoint.writer import values_of
 from tf_multitier.serving.graphs import make_read_only
 
 
-def freeze(source: str | os.PathLike, target: str | os.PathLike, dtype: str = "float32") -> int:
+def freeze(
+    source: str | os.PathLike, target: str | os.PathLike, dtype: str | tf.DType = "float32"
+) -> int:
     """Writes a SavedModel or a checkpoint for serving.
 
     Its embedding variables have only keys and values. They have no optimizer slots, frequencies or versions, and no keys that a filter

@@ -158,7 +158,7 @@ class Model:
         storage_path: str | os.PathLike | None = None,
         config: typing.Any = None,
     ) -> None:
-        self._tags, self._config = list(tags), config
+        self._tags, self._config = [tags] if isinstance(tags, str) else list(tags), config
         self._storage_path = None if storage_path is None else os.fspath(storage_path)
         self._process = os.getpid()
         self._lock = threading.Lock()  # of _current and of the versions' users

@@ -359,7 +359,7 @@ class RowTransfer(DepartedRows):
         ]
 
     def freeze(
-        self, prefix: typing.Any, dtype: str = "float32", name: str = "freeze"
+        self, prefix: typing.Any, dtype: str | tf.DType = "float32", name: str = "freeze"
     ) -> tf.Operation:
         """An op that writes a checkpoint for serving: keys and values of all rows, as of one moment.
 
@@ -376,6 +376,7 @@ class RowTransfer(DepartedRows):
           ValueError: `dtype` is none of these.
           tf.errors.ResourceExhaustedError, when run: the disk is full. There is no checkpoint then.
         """
+        dtype = getattr(dtype, "name", dtype)
         if dtype not in saver.FROZEN_DTYPES:
             raise ValueError(f"dtype: expected {', '.join(saver.FROZEN_DTYPES)}; found {dtype!r}")
         no_world(self, "freeze", "save a checkpoint, and call tf_multitier.serving.freeze")
