@@ -176,6 +176,7 @@ def test_differences_are_counted(prefix, tmp_path, capsys):
         (["{prefix}", "--variable=x"], "expected one of the tables a/item, user; found 'x'\n"),
         (["{prefix}", "--variable=users"], "found 'users': did you mean 'user'?"),
         (["{prefix}", "--diff=/no/such"], "'/no/such': expected the prefix"),
+        (["{prefix}", "--initial_value=Adagrad=1"], "initial_value: expected a checkpoint of Deep"),
     ],
 )
 def test_what_cannot_be_shown_is_said(prefix, capsys, arguments, message):

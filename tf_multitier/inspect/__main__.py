@@ -99,6 +99,11 @@ def _show_storage(options):
 def _show_checkpoint(options):
     initial_values = convert.initial_values(options.initial_value)
     found = collect.open_checkpoint(options.path, initial_values)
+    compared = collect.open_checkpoint(options.diff, initial_values) if options.diff else None
+    if initial_values and not any(map(collect.is_deeprec, (found, compared))):
+        raise ValueError(
+            f"--initial_value: expected a checkpoint of DeepRec, found none in '{options.path}': leave it out"
+        )
     convert.check_names(found.path, [options.variable] if options.variable else [], found.tables)
     names = [found.tables[options.variable].name] if options.variable else list(found.tables)
     tables = {name: found.tables[name] for name in names}
@@ -121,8 +126,8 @@ def _show_checkpoint(options):
     damaged = bool(described["damage"]) or any(
         table.get("damage") for entry in entries for table in entry["tables"].values()
     )
-    if options.diff:
-        other = collect.open_checkpoint(options.diff, initial_values).tables
+    if compared is not None:
+        other = compared.tables
         whole = {n: t for n, t in tables.items() if not described["tables"][n].get("damage")}
         described["difference"] = _difference(tables, whole, other, not options.variable)
         damaged |= any(_differs(d) for d in described["difference"].values())

@@ -26,6 +26,11 @@ def open_checkpoint(path: str, initial_values: dict) -> Found:
     return deeprec if deeprec.tables else found
 
 
+def is_deeprec(found: Found | None) -> bool:
+    """Whether a checkpoint is of DeepRec."""
+    return isinstance(found, DeepRecCheckpoint)
+
+
 def deltas_of(found: Found) -> list[checkpoint.Delta]:
     """The deltas that continue a checkpoint; of a chain, those that it has.
 
@@ -34,11 +39,11 @@ def deltas_of(found: Found) -> list[checkpoint.Delta]:
     """
     if isinstance(found, checkpoint.Chain):
         return found.deltas
-    return [] if isinstance(found, DeepRecCheckpoint) else checkpoint.load_chain(found.path).deltas
+    return [] if is_deeprec(found) else checkpoint.load_chain(found.path).deltas
 
 
 def _kind(found):
-    if isinstance(found, DeepRecCheckpoint):
+    if is_deeprec(found):
         return "DeepRec checkpoint"
     return "base and deltas" if isinstance(found, checkpoint.Chain) else "checkpoint"
 
