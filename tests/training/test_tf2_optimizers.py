@@ -368,6 +368,8 @@ def test_bad_hyperparameters_are_refused():
         (lambda made: type(made)(clipnorm=1.0), TypeError, "found clipnorm: .*with_rows"),
         (lambda made: type(made)(beta1=0.5), TypeError, "found beta1: did you mean 'beta_1'"),
         (lambda made: made.minimize(None, []), AttributeError, "found 'minimize': take the grad"),
+        (lambda made: setattr(made, "amsgrad", True), AttributeError, "amsgrad: expected to keep"),
+        (lambda made: setattr(made, "weight_decay", 0.1), AttributeError, "weight_decay: expected"),
         (lambda made: setattr(made, "lr", 0.5), AttributeError, "found 'lr': use learning_rate"),
     ],
 )

@@ -155,17 +155,22 @@ class RowOptimizer(tf.Module):
         raise self._no_attribute(name)
 
     def __setattr__(self, name: str, value: typing.Any) -> None:
-        """Sets an attribute; of a hyperparameter, its tf.Variable, so that later steps use the value."""
+        """Sets an attribute; of a hyperparameter, its tf.Variable, so that later steps use the value.
+
+        Raises:
+          AttributeError: later steps would not use it.
+        """
         if name in _INSTEAD:
             raise self._no_attribute(name)
-        kept = vars(self).get("hyperparameters", {}).get(name)
-        if kept is None:
+        kept = {**vars(self), **vars(self).get("hyperparameters", {})}
+        if name not in kept or name not in inspect.signature(type(self).__init__).parameters:
             super().__setattr__(name, value)
-        elif isinstance(kept, tf.Variable):
-            kept.assign(value)
+        elif isinstance(kept[name], tf.Variable) and not callable(value):
+            kept[name].assign(value)
         else:
             raise AttributeError(
-                f"tf_multitier.optimizers.{type(self).__name__}: {name}: expected to keep {kept!r}, found {value!r}: make another optimizer"
+                f"tf_multitier.optimizers.{type(self).__name__}: {name}: expected to keep {kept[name]!r}, found {value!r}: make another "
+                "optimizer"
             )
 
     def _no_attribute(self, name):
