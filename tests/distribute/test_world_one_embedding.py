@@ -94,6 +94,11 @@ if IN_FUNCTION:
 for i in range(4):
     rows = [each.numpy().tolist() for each in step(*map(tf.constant, batch_of(rank, i)))]
     print(f"step{i}", json.dumps(rows))
+refused(
+    (ValueError, tf.errors.AbortedError),
+    "expected 'of-0', the name in rank 0, found another|an error in rank 1",
+    lambda: embedding.save_snapshot(f"of-{rank}"),
+)
 known = known_of(embedding)
 print("known", json.dumps(known))
 checkpoint = tf.train.Checkpoint(embedding=embedding, optimizer=optimizer)

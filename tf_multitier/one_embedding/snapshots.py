@@ -148,8 +148,13 @@ class Snapshots:
     def save(self, variable: typing.Any, name: str) -> None:
         """Saves a variable."""
         self._check_eager(variable, "save_snapshot")
-        with saving.all_or_none(variable.world, f"{self._where}: save_snapshot '{name}'"):
+        world, what = variable.world, f"{self._where}: save_snapshot '{name}'"
+        with saving.all_or_none(world, what):
             _check_new(folder_of(self._rank_folder, name))
+        with saving.all_or_none(world, what):
+            first = name if world is None else world.text_of_first(name)
+            if first != name:
+                raise ValueError(f"{what}: expected '{first}', the name in rank 0, found another")
         with new_snapshot(self._rank_folder, name) as prefix:
             object_checkpoint.save_own({TABLE: variable}, prefix, {PLACE: np.array(self._place)})
 
