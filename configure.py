@@ -8,7 +8,8 @@
                                        1: unit tests; 2: programs in processes of their own; 3: the jobs that args name
   python3 configure.py check [--fix]   ... and check formats, lint, types, locks, layers; --fix formats first
   python3 configure.py wheel [args]    ... and pack a wheel in dist/ for each Python 3.10 to 3.13 that is found, with the ops of
-                                       TensorFlow 2.19 to 2.21; --python=3.12,/a/python3.11 --tensorflow=2.20: those alone
+                                       TensorFlow 2.19 to 2.21, and a source distribution; --python=3.12,/a/python3.11
+                                       --tensorflow=2.20: wheels for those alone
   python3 configure.py asan [args]     the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
   python3 configure.py docs            build the site of the documents and the reference in build/site/html

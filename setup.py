@@ -1,11 +1,16 @@
 """Packs the Python package with the shared libraries that Bazel built. `python3 configure.py wheel` runs it.
 
+Pip runs it in a source distribution, where nothing is built: configure.py then builds for this Python and one TensorFlow.
+
 TF_MULTITIER_WHEEL_PYTHON names the Python that the wheel is for ("cp312") where it is not the one that runs this.
 """
 
 import os
 import pathlib
+import re
 import runpy
+import subprocess
+import sys
 
 import setuptools
 from setuptools.command import bdist_wheel
@@ -13,16 +18,19 @@ from setuptools.command import bdist_wheel
 _PACKAGE = pathlib.Path(__file__).resolve().parent / "tf_multitier"
 _VERSION = runpy.run_path(str(_PACKAGE / "_version.py"))["VERSION"]
 
-for _name in ("_engine.so", "_build_info.py"):
-    if not (_PACKAGE / _name).exists():
-        raise SystemExit(
-            f"tf_multitier/{_name} is not built: run `python3 configure.py wheel` in a checkout of the sources."
-        )
+# Of a source distribution, which pip builds for the TensorFlow of requirements.txt.
+_IS_BUILT = all((_PACKAGE / name).exists() for name in ("_engine.so", "_build_info.py"))
 
-# The minor versions of TensorFlow that there are ops for.
-_MINORS = [
-    int(minor.split(".")[1]) for minor in runpy.run_path(str(_PACKAGE / "_build_info.py"))["OPS"]
-]
+
+def _minors():
+    """The minor versions of TensorFlow that there are ops for, or will be."""
+    if _IS_BUILT:
+        return runpy.run_path(str(_PACKAGE / "_build_info.py"))["OPS"]
+    pins = (_PACKAGE.parent / "requirements.txt").read_text()
+    return re.findall(r"^tensorflow-cpu==(\d+\.\d+)", pins, re.MULTILINE)
+
+
+_MINORS = [int(minor.split(".")[1]) for minor in _minors()]
 _TENSORFLOW = f">=2.{min(_MINORS)},<2.{max(_MINORS) + 1}"
 
 # TensorFlow 2.20 accepts every newer protobuf, but writes graphs (MonitoredTrainingSession does) with an argument that protobuf 7
@@ -38,7 +46,17 @@ class BinaryDistribution(setuptools.Distribution):
 
 
 class BdistWheel(bdist_wheel.bdist_wheel):
-    """Lets one Python pack the wheel of another: nothing in it depends on the Python that packs."""
+    """Builds the libraries first where they are absent. Lets one Python pack the wheel of another."""
+
+    def run(self):
+        if not _IS_BUILT:
+            # Not pip's own packages: .venv gets those of requirements.txt.
+            variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+            variables["TF_MULTITIER_PYTHON"] = sys.executable
+            command = [sys.executable, str(_PACKAGE.parent / "configure.py"), "build"]
+            if subprocess.run(command, env=variables, check=False).returncode != 0:
+                raise SystemExit("tf_multitier: configure.py could not build the libraries.")
+        super().run()
 
     def get_tag(self):
         python, abi, platform = super().get_tag()

@@ -264,8 +264,8 @@ def job_stress():
 
 
 def job_wheels():
-    """A wheel for each TensorFlow and Python that is found, each tried in a new environment."""
-    wheels.make_wheels([], [])
+    """A wheel for each TensorFlow and Python that is found, and the source distribution, each tried in a new environment."""
+    wheels.try_sources(wheels.make_wheels([], [])[-1])
 
 
 def job_units():

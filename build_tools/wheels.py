@@ -1,4 +1,4 @@
-"""Wheels that package indexes take: one for each Python, with the ops of all TensorFlows.
+"""Wheels that package indexes take: one for each Python, with the ops of all TensorFlows. And a source distribution.
 
 A wheel has _engine.so, which depends on the minor version of Python, and an op library for each minor version of TensorFlow, of
 which `import tf_multitier` loads one. They need the C and C++ libraries of the system and TensorFlow's, and no others.
@@ -17,7 +17,7 @@ import shutil
 import tempfile
 
 from build_tools import bazel, environment, machine
-from build_tools.steps import ROOT, Failure, logged, output_of, say, step
+from build_tools.steps import ROOT, Failure, logged, output_of, say, step, temporary_folder
 
 # The TensorFlows that wheels are built for: minor version, the release to build against, the Pythons that it has wheels for.
 # What differs between them: cc/tensorflow/common/tensorflow_versions.h in C++, tf_multitier/_src/tensorflow/sources.py in Python.
@@ -49,7 +49,10 @@ _README_PRINTS = "[2 1 0]"
 
 
 def make_wheels(named_pythons, named_tensorflows):
-    """Makes the wheels of all Pythons with the ops of all TensorFlows, or of those named. Returns their paths in dist/."""
+    """Makes the wheels of all Pythons with the ops of all TensorFlows, or of those named, and the source distribution.
+
+    Returns their paths in dist/, that of the source distribution last.
+    """
     pythons = find_pythons(named_pythons)
     tensorflows = _chosen(named_tensorflows)
     made = []
@@ -75,10 +78,34 @@ def make_wheels(named_pythons, named_tensorflows):
                 shutil.rmtree(pair)
             os.makedirs(os.path.join(ROOT, "dist"), exist_ok=True)
             made.append(shutil.copy(wheel, os.path.join(ROOT, "dist")))
+        made.append(pack_sources(os.path.join(ROOT, "dist")))
         _check_with_twine(made, work)
     finally:
         shutil.rmtree(work)
     return made
+
+
+def pack_sources(folder):
+    """Makes the source distribution, which MANIFEST.in describes, in a folder. Returns its path."""
+    with step("source distribution"), temporary_folder() as work:
+        command = [environment.VENV_PYTHON, "setup.py", "-q", "egg_info", "--egg-base", work]
+        command += ["sdist", "--dist-dir", folder]
+        logged(command, "the source distribution could not be packed", cwd=ROOT)
+    [version] = re.findall(
+        r"VERSION = \"(.+)\"", _read(os.path.join("tf_multitier", "_version.py"))
+    )
+    return os.path.join(folder, "tf_multitier-%s.tar.gz" % version)
+
+
+def try_sources(path):
+    """Builds the source distribution with pip, in an environment that has nothing else, and runs the README's programs."""
+    with temporary_folder() as work:
+        with step("source distribution, built by pip"):
+            facts = machine.python_facts(environment.VENV_PYTHON)
+            python = _new_environment(facts, os.path.join(work, "environment"))
+            _install(python, path, "tensorflow-cpu", work)
+        for program in readme_programs():
+            _expect([python, "-c", program], re.escape(_README_PRINTS), work)
 
 
 def find_pythons(named):
@@ -304,6 +331,10 @@ def _expect(command, expected, folder, variables=()):
 
 def readme_programs():
     """The Python programs of the README that print, in order."""
-    with open(os.path.join(ROOT, "README.md"), "rb") as readme:
-        found = re.findall(r"```python\n(.*?)```", readme.read().decode("utf-8"), re.DOTALL)
+    found = re.findall(r"```python\n(.*?)```", _read("README.md"), re.DOTALL)
     return [program for program in found if "print(" in program]
+
+
+def _read(path):
+    with open(os.path.join(ROOT, path), "rb") as file:
+        return file.read().decode("utf-8")

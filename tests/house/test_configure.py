@@ -5,13 +5,14 @@ import glob
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 
 import pytest
 from paths import ROOT
 
 import configure
-from build_tools import bazel, environment, machine, steps
+from build_tools import bazel, environment, machine, steps, wheels
 
 PYTHON = {"version": [3, 11], "executable": sys.executable, "venv": True, "headers": True}
 
@@ -261,3 +262,16 @@ def test_bazel_hears_of_cuda_only_where_it_is_asked_for(monkeypatch, tmp_path):
         "build --define=multitier_cuda=1",
         "build --repo_env=TF_MULTITIER_NVCC=/bin/nvcc",
     ]
+
+
+def test_a_source_distribution_has_the_files_of_git_and_nothing_built(tmp_path):
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    if not tracked:
+        pytest.skip("the sources are not those of a clone")
+    with tarfile.open(wheels.pack_sources(str(tmp_path))) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    of_ci = {name for name in tracked if name.startswith((".ci/", ".git"))}
+    assert set(tracked) - names == of_ci
+    assert not [name for name in names if name.endswith((".so", ".pyc", "_build_info.py"))]
