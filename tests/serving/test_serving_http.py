@@ -451,6 +451,7 @@ def test_what_cannot_start_says_why(tmp_path, base, server, monkeypatch):
     for options, message in [
         ({"threads": 0}, "threads: expected at least 1, found 0"),
         ({"timeout": float("nan")}, "timeout: expected at least"),
+        ({"host": ""}, "host: expected an address, found none: 0.0.0.0 answers all"),
         ({"port": 1 << 16}, "port: expected 0 to 65535, found 65536"),
         ({"name": "a/b"}, "name: expected one without"),
     ]:

@@ -106,6 +106,8 @@ class Server:
         ]:
             if not least <= value < threading.TIMEOUT_MAX:
                 raise ValueError(f"{option}: expected at least {least}, found {value}")
+        if not host:
+            raise ValueError("host: expected an address, found none: 0.0.0.0 answers all machines")
         if not 0 <= port < 1 << 16:
             raise ValueError(f"port: expected 0 to 65535, found {port}")
         self._socket = _bind(host, port)
