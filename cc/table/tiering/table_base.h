@@ -15,7 +15,6 @@
 #define CC_TABLE_TIERING_TABLE_BASE_H_
 
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +25,7 @@
 
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
+#include "cc/base/process_id.h"
 #include "cc/policy/counting_bloom_filter.h"
 #include "cc/table/api/embedding_table.h"
 #include "cc/table/marks/current_snapshot.h"
@@ -63,9 +63,9 @@ struct TableBase {
   const char* first_tier_name() const { return options.row_memory == nullptr ? "dram" : options.row_memory->name(); }
   // FailedPrecondition in a process that was forked from the one that made the table.
   Status CheckProcess() const {
-    if (getpid() == pid) return OkStatus();
-    return FailedPreconditionError("table '", options.name, "' belongs to process ", pid, "; a forked child (here ", getpid(),
-                                   ") cannot use it");
+    if (ProcessId() == pid) return OkStatus();
+    return FailedPreconditionError("table '", options.name, "' belongs to process ", pid, "; a forked child (here ",
+                                   ProcessId(), ") cannot use it");
   }
   // Whether keys are counted before they may have a row.
   bool filters() const { return !options.filter.admits_all(); }
@@ -77,7 +77,7 @@ struct TableBase {
     return Status(status.code(), StrCat("table '", options.name, "': ", status.message()), status.os_error());
   }
 
-  const pid_t pid = getpid();
+  const pid_t pid = ProcessId();
   const TableOptions options;
   Env* const env;
   ShardCommon common;
