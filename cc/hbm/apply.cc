@@ -224,10 +224,11 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
   Update(op, request, gradients, version);
   maybe_dirty_ = true;
   BringNumbersDown(op);
+  MT_RETURN_IF_ERROR(broken());  // the device may still write the numbers
   rows_below_.AddNewRows(op->counted->created);
   hits_ += op->counted->distinct;
   updates_ += op->counted->distinct;
-  return broken();
+  return OkStatus();
 }
 
 // Each missed key has a row, or a table. REQUIRES: CopyOutMisses
@@ -281,11 +282,12 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
     TakeOutChanged(op);
   }
   ComeDown(op);
+  MT_RETURN_IF_ERROR(broken());  // as in UpdateFound
   hits_ += distinct - misses;
   misses_ += misses;
   brought_up_ += op->counted->to_place;
   updates_ += static_cast<int64_t>(distinct - trained_below);
-  return broken();
+  return OkStatus();
 }
 
 Result<std::shared_ptr<HbmTable::KeptUpdate>> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op,

@@ -183,10 +183,11 @@ Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) 
     if (!grows_) Insist([&] { return kernels_.pin(stream_, pin); });
   }
   ComeDown(op);
+  MT_RETURN_IF_ERROR(broken());
   if (misses > 0) brought_up_ += op->counted->to_place;
   *pinned = op->counted->pinned;
   pins_->Pinned(*pinned);
-  return broken();
+  return OkStatus();
 }
 
 // Rows that are pinned already stay pinned until the later time.
