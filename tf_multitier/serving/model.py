@@ -9,6 +9,7 @@ version, even if it has many lookups.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 import typing
@@ -22,6 +23,8 @@ from tf_multitier._src.tensorflow.internals import SavedModelLoader
 from tf_multitier._src.variable.object_checkpoint import has_objects
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.serving.graphs import make_read_only
+from tf_multitier.serving.objects import ObjectNames
+from tf_multitier.serving.objects import read_by_names
 
 
 class Version:
@@ -46,22 +49,37 @@ class Version:
         with self._graph.as_default():
             self._saver, _ = loader.load_graph(self._graph, tags)
         self._read_signatures(meta_graph)
-        self._open(os.path.join(path, "variables", "variables"))
+        variables = os.path.join(path, "variables", "variables")
+        self._objects = (
+            ObjectNames(variables)
+            if self._saver is not None and has_objects(tf.train.load_checkpoint(variables))
+            else None
+        )
+        self._read_names: dict[str, str] = {}  # those that the graph reads in place of its own
+        self._open(variables)
 
     def with_variables(self, prefix: str) -> Version:
         """A version with this graph and the variables of a checkpoint."""
         other = object.__new__(Version)
         other.__dict__.update(self.__dict__)
         other.path, other._users = prefix, 0
-        try:
-            other._open(prefix)
-        except (ValueError, tf.errors.NotFoundError) as error:
-            if has_objects(tf.train.load_checkpoint(prefix)):
-                raise ValueError(
-                    f"'{prefix}': expected a checkpoint with the names of the graph's variables, found one of tf.train.Checkpoint, with those "
-                    "of a program's objects: restore it in a program that makes them, and export a SavedModel"
-                ) from error
-            raise
+        if has_objects(tf.train.load_checkpoint(prefix)) != (self._objects is not None):
+            kinds = ["a Saver, with names of a graph", "tf.train.Checkpoint, with objects"]
+            expected, found = kinds if self._objects is None else kinds[::-1]
+            raise ValueError(
+                f"'{prefix}': expected a checkpoint of {expected}, as the SavedModel has them, found one of {found}: export a "
+                "SavedModel from the program that writes the checkpoint"
+            )
+        if self._objects is not None:
+            other._read_names = self._objects.in_checkpoint(prefix)
+            if other._read_names != self._read_names:
+                loader = copy.deepcopy(self._loader)
+                graph = loader.get_meta_graph_def_from_tags(self._tags)
+                read_by_names(graph, other._read_names, self._objects.path)
+                other._graph = tf.Graph()
+                with other._graph.as_default():
+                    other._saver, _ = loader.load_graph(other._graph, self._tags)
+        other._open(prefix)
         return other
 
     def run(
@@ -104,7 +122,10 @@ class Version:
         session = tf.compat.v1.Session(graph=self._graph, config=self._config)
         try:
             with self._graph.as_default():
-                if self._saver is not None:
+                if self._objects is not None:  # the Saver would take another road after an error
+                    saver = self._saver.saver_def
+                    session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+                elif self._saver is not None:
                     self._saver.restore(session, prefix)
                 self._loader.run_init_ops(session, self._tags)
         except BaseException:
@@ -216,11 +237,12 @@ class Model:
 
         Args:
           path: directory of a SavedModel; or a checkpoint (its prefix or its directory), whose variables the current graph then gets.
-            The prefix of a delta gives its base with the deltas up to that one.
+            The prefix of a delta gives its base with the deltas up to that one. A SavedModel of TensorFlow 2 takes checkpoints of
+            tf.train.Checkpoint: their variables are found by the variables' own names, and lookup tables stay.
           variables: such a checkpoint for a SavedModel at `path`, in place of the SavedModel's own variables.
 
         Raises:
-          As the constructor. ValueError: the model is closed.
+          As the constructor. ValueError: the model is closed, or the checkpoint lacks a variable or has another shape of it.
         """
         with self._reloading:
             path = os.fspath(path)

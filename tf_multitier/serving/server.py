@@ -17,8 +17,8 @@ class Server:
     """Answers HTTP requests with the newest version of a model, and loads new versions while it does.
 
     `path` has a folder for each version: `7/` with a SavedModel. The newest one that can be loaded is served. A version may have a
-    folder `rows` with a checkpoint and its deltas, whose variables it then gets: write an `IncrementalSaver`'s files there, or those
-    of `freeze` and `freeze_delta`. Rename a version into place when it is complete.
+    folder `rows` with a checkpoint and its deltas, whose variables it then gets: write the files of an `IncrementalSaver`
+    or a `CheckpointManager` there, or those of `freeze` and `freeze_delta`. Rename a version into place when it is complete.
 
     | Request | Answer |
     |---|---|

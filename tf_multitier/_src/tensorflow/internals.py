@@ -21,6 +21,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.checkpoint import checkpoint as object_checkpoint
 from tensorflow.python.checkpoint import util as object_checkpoint_util

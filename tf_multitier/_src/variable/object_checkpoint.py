@@ -29,13 +29,14 @@ from tf_multitier._src.processes.world_keys import no_save_alone
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import objects_of
 from tf_multitier._src.tensorflow.internals import register_checkpoint_saver
+from tf_multitier._src.tensorflow.internals import TrackableObjectGraph
 from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import OwnedPartitions
 
 _PACKAGE, _NAME = "tf_multitier", "ev"
-_OBJECT_GRAPH = (
+OBJECT_GRAPH = (
     "_CHECKPOINTABLE_OBJECT_GRAPH"  # the tensor that describes the objects of a checkpoint
 )
 # What TensorFlow adds to a checkpoint's prefix for our savers.
@@ -296,7 +297,14 @@ def _restore(trackables, merged_prefix):
 
 def has_objects(reader: typing.Any) -> bool:
     """Whether a checkpoint, of which this is a reader of TensorFlow's, is one of tf.train.Checkpoint."""
-    return reader.has_tensor(_OBJECT_GRAPH)
+    return reader.has_tensor(OBJECT_GRAPH)
+
+
+def variable_names(reader: typing.Any) -> dict[str, str]:
+    """{name of a tensor: the variable's own name} of the dense variables of a checkpoint of tf.train.Checkpoint."""
+    graph = TrackableObjectGraph.FromString(reader.get_tensor(OBJECT_GRAPH))
+    found = [each for node in graph.nodes for each in node.attributes]
+    return {each.checkpoint_key: each.full_name for each in found if each.full_name}
 
 
 @contextlib.contextmanager
