@@ -83,6 +83,32 @@ for known in (True, False):
             assert len(model.predict(strategy.dataset(batches), verbose=0)) == 8 * (2 + 3 * rank)
         print("kernel", known, end, np.asarray(model.layers[2].kernel).tobytes().hex())
 
+# A search of all rows, for other numbers of queries on each rank.
+table = model.layers[0].embeddings
+items = np.flatnonzero(table.get_frequency(range(60)))
+rows = table.peek(items).numpy()
+retrieval = tf_multitier.keras.Retrieval(model.layers[0], k=20)
+vectors = np.random.default_rng(9 + rank).normal(size=(7, 4)).astype(np.float32)
+def check(found, asked, excluded):
+    scores, ids = map(np.asarray, found)
+    for query, its_scores, its_ids, without in zip(asked, scores, ids, excluded, strict=True):
+        kept = ~np.isin(items, without)
+        wanted = rows[kept] @ query
+        order = np.argsort(-wanted)[:20]
+        np.testing.assert_array_equal(its_ids[: len(order)], items[kept][order])
+        np.testing.assert_allclose(its_scores[: len(order)], wanted[order], rtol=1e-4, atol=1e-6)
+        assert (its_ids[len(order) :] == -1).all() and (its_scores[len(order) :] == -np.inf).all()
+assert len(items) > 40
+seen = [list(items[i : 7 * i + rank]) for i in range(7)]
+for search in (retrieval, tf.function(retrieval)):
+    for n in (5 * rank, 7 - rank):
+        check(search(vectors[:n], exclude=tf.ragged.constant(seen[:n], tf.int64, 1)), vectors[:n], seen[:n])
+        check(search(vectors[:n]), vectors[:n], [[]] * n)
+asks = keras.Input((4,))
+asks = keras.Model(asks, retrieval(asks))
+mine = tf.data.Dataset.from_tensor_slices(vectors).batch(2).take(2 + rank)
+check(asks.predict(strategy.dataset(mine), verbose=0), vectors[: 4 + 2 * rank], [[]] * (4 + 2 * rank))
+
 # Layers that are made outside of the scope differ on ranks at first. So do what they have adapted to, and their examples.
 features = np.random.default_rng(7).normal(size=(2, 40, 3)).astype(np.float32)
 wanted = features.sum(2, keepdims=True)

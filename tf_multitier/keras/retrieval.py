@@ -5,6 +5,8 @@ A step of the loop has two pieces of the table in memory. It scores one while it
     scores of the piece     queries x rows, and their top k, without ids to exclude
     ties at the k-th place  the piece is sorted by id and scored again: TensorFlow's top_k prefers the first of equal scores
     the best so far         the k best of those and of the piece's k, again sorted by id first
+
+In a world of processes each searches its rows for the queries of all (world_search.py), and k of what they find are the best.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import tensorflow as tf
 
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options import option_values
-from tf_multitier._src.processes.world_keys import no_world
+from tf_multitier._src.processes.world_search import best_of_all
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.group_embedding import GroupEmbedding
@@ -33,6 +35,9 @@ class Retrieval(keras.layers.Layer):
 
     Items are the ids that have a row: those that were trained and admitted. The search changes nothing in the table and moves no row
     between tiers. It sees each row as it is when its block is read. It has no gradient.
+
+    In a world of processes (CollectiveStrategy) all search together, as they train: each has queries of its own, or none, and gets the
+    best of the rows of all.
 
     Args:
       layer: a tf_multitier.keras.Embedding or GroupEmbedding, which a model may use, too.
@@ -101,20 +106,28 @@ class Retrieval(keras.layers.Layer):
 
         Raises:
           ValueError: queries of another shape than [batch, output_dim].
-          NotImplementedError: the table is divided among processes.
           tf.errors.InvalidArgumentError, when it runs: `exclude` has another batch size.
         """
         table = self._table
-        no_world(table, "Retrieval", "call layer.candidates() in each, and merge what they find")
         queries = tf.cast(tf.convert_to_tensor(inputs), tf.float32)
         if not queries.shape.is_compatible_with([None, table.embedding_dim]):
             raise ValueError(
                 f"layer '{self.name}': queries: expected shape [batch, {table.embedding_dim}], found {tuple(queries.shape)}"
             )
-        excluded = None if exclude is None else _Excluded.of(table, exclude, queries, self.name)
-        search = _Search(table, tf.stop_gradient(queries), excluded, self.k, self.block_rows)
-        scores, ids = map(tf.stop_gradient, search.run())
+        queries = tf.stop_gradient(queries)
+        excluded = None if exclude is None else _excluded(table, exclude, queries, self.name)
+        if table.world is None:
+            scores, ranks = self._search(queries, excluded)
+        else:
+            scores, ranks = _k_best(*best_of_all(table, queries, excluded, self._search), self.k)
+        keys = tf.where(scores == _WORST, tf.constant(-1, tf.int64), _ranks(table, ranks))
+        scores, ids = map(tf.stop_gradient, (scores, key_types.from_int64(table, keys)))
         return (scores, ids) if self.return_scores else ids
+
+    def _search(self, queries, excluded):
+        """(scores, ranks), each [batch, k], of the rows of this process. excluded: ranks [batch, (ids)], or None."""
+        excluded = None if excluded is None else _Excluded.of(excluded)
+        return _Search(self._table, queries, excluded, self.k, self.block_rows).run()
 
     def compute_output_spec(self, inputs: typing.Any, exclude: typing.Any = None) -> typing.Any:
         """keras.KerasTensors of the shapes and types of the results."""
@@ -143,18 +156,8 @@ class _Excluded(typing.NamedTuple):
     most: tf.Tensor
 
     @classmethod
-    def of(cls, table, exclude, queries, layer):
-        """The ids of the argument `exclude`."""
-        ids = layer_ids.pooled_ids(layer_ids.integers(exclude, layer), f"{layer}/exclude")
-        if isinstance(ids, tf.SparseTensor):
-            ids = tf.RaggedTensor.from_sparse(ids)
-        known = tf.debugging.assert_equal(
-            ids.nrows(out_type=tf.int64),
-            tf.shape(queries, tf.int64)[0],
-            f"layer '{layer}': exclude: expected a row for each query",
-        )
-        with tf.control_dependencies([] if known is None else [known]):
-            ranks = ids.with_flat_values(_ranks(table, key_types.as_keys(table, ids.flat_values)))
+    def of(cls, ranks):
+        """Those of a RaggedTensor [batch, (ids)]."""
         counts = tf.cast(ranks.row_lengths(), tf.int32)
         most = tf.reduce_max(tf.concat([[0], counts], 0))
         largest = tf.int64.max
@@ -167,6 +170,20 @@ class _Excluded(typing.NamedTuple):
         return (tf.gather(self.ranks, at, batch_dims=1) == ranks) & (at < self.counts)
 
 
+def _excluded(table, exclude, queries, layer):
+    """The ranks of the argument `exclude`: a RaggedTensor [batch, (ids)]."""
+    ids = layer_ids.pooled_ids(layer_ids.integers(exclude, layer), f"{layer}/exclude")
+    if isinstance(ids, tf.SparseTensor):
+        ids = tf.RaggedTensor.from_sparse(ids)
+    known = tf.debugging.assert_equal(
+        ids.nrows(out_type=tf.int64),
+        tf.shape(queries, tf.int64)[0],
+        f"layer '{layer}': exclude: expected a row for each query",
+    )
+    with tf.control_dependencies([] if known is None else [known]):
+        return ids.with_flat_values(_ranks(table, key_types.as_keys(table, ids.flat_values)))
+
+
 class _Search(typing.NamedTuple):
     """One search. Ids are ranks in it: int64 with the order of the ids."""
 
@@ -177,7 +194,7 @@ class _Search(typing.NamedTuple):
     block_rows: int
 
     def run(self):
-        """(scores, ids) of the class Retrieval."""
+        """(scores, ranks), each [batch, k]. A place without an item has the score _WORST."""
         ranks, values, cursor = self._piece(tf.constant(0, tf.int64))
         shape = tf.stack([tf.shape(self.queries)[0], self.k])
         best = tf.fill(shape, np.float32(_WORST)), tf.fill(shape, np.int64(-1))
@@ -189,8 +206,7 @@ class _Search(typing.NamedTuple):
             (ranks, values, cursor, tf.constant(True), *best),
             shape_invariants=tuple(shapes),
         )
-        keys = tf.where(scores == _WORST, tf.constant(-1, tf.int64), _ranks(self.table, ranks))
-        return scores, key_types.from_int64(self.table, keys)
+        return scores, ranks
 
     def _piece(self, cursor):
         found = self.table.scan(cursor, self.block_rows)
@@ -204,10 +220,7 @@ class _Search(typing.NamedTuple):
         )
         scores, found = self._of_piece(ranks, values)
         scores, found = tf.concat([best_scores, scores], 1), tf.concat([best_ranks, found], 1)
-        order = tf.argsort(found, 1)
-        scores, at = tf.math.top_k(tf.gather(scores, order, batch_dims=1), self.k)
-        found = tf.gather(tf.gather(found, order, batch_dims=1), at, batch_dims=1)
-        return (*following, is_more, scores, found)
+        return (*following, is_more, *_k_best(scores, found, self.k))
 
     def _of_piece(self, ranks, values):
         """The best scores and ranks of a piece: [batch, at most k]."""
@@ -234,6 +247,13 @@ class _Search(typing.NamedTuple):
             return scores, tf.gather(ranks, at, batch_dims=1)
         scores, at = tf.math.top_k(scores, tf.minimum(count, rows))
         return scores, tf.gather(ranks, at)
+
+
+def _k_best(scores, ranks, k):
+    """The k best of [batch, n], equal scores by rank."""
+    order = tf.argsort(ranks, 1)
+    scores, at = tf.math.top_k(tf.gather(scores, order, batch_dims=1), k)
+    return scores, tf.gather(tf.gather(ranks, order, batch_dims=1), at, batch_dims=1)
 
 
 def _ranks(table, keys):
