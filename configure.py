@@ -99,6 +99,8 @@ def command_test(arguments):
     if tier != "2" and not arguments:
         site.build()
     variables = dict(os.environ)
+    # Hundreds of processes import the package. It is compiled for the first.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     if tier != "1" and machine.find_nvcc() is not None:
         environment.install_more(environment.REQUIREMENTS_CUDA)
         variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()

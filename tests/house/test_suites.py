@@ -72,12 +72,14 @@ def test_both_failures_of_cpp_and_python_tests_are_reported_and_pytest_has_the_l
     def cpp_tests():
         raise steps.Failure("C++ tests FAILED")
 
-    def run(command, **_):
+    def run(command, env):
         assert command[-2:] == ["tests/test_x.py", "-x"]
+        assert "PYTHONDONTWRITEBYTECODE" not in env
         return steps.subprocess.call(
             [sys.executable, "-c", "print('1 failed'); raise SystemExit(1)"]
         )
 
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(configure, "build", lambda: None)
     monkeypatch.setattr(configure.machine, "find_nvcc", lambda: None)
     monkeypatch.setattr(suites, "cpp_tests", cpp_tests)
