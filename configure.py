@@ -75,8 +75,9 @@ def command_run(arguments):
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     example = os.path.join(ROOT, "examples", "train_dcnv2.py")
-    say("\n.venv/bin/python examples/train_dcnv2.py " + " ".join(["--plot=" + PICTURE] + arguments))
-    return steps.run([environment.VENV_PYTHON, example, "--plot=" + PICTURE] + arguments)
+    flags = ["--steps=1000", "--plot=" + PICTURE] + arguments
+    say("\n.venv/bin/python examples/train_dcnv2.py " + " ".join(flags))
+    return steps.run([environment.VENV_PYTHON, example] + flags)
 
 
 def command_test(arguments):
@@ -98,9 +99,8 @@ def command_test(arguments):
     build()
     if tier != "2" and not arguments:
         site.build()
-    variables = dict(os.environ)
-    # Hundreds of processes import the package. It is compiled for the first.
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Hundreds of processes import the package: it is compiled for the first, and kept so.
+    variables = dict(os.environ, PYTHONDONTWRITEBYTECODE="")
     if tier != "1" and machine.find_nvcc() is not None:
         environment.install_more(environment.REQUIREMENTS_CUDA)
         variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()

@@ -159,7 +159,7 @@ def make_environment(python):
 
 
 def pip_install(python):
-    """The pip command of a Python; append the packages to install."""
+    """The pip command of a Python; append the packages to install. It compiles no module: most are never imported."""
     return [
         python,
         "-m",
@@ -168,6 +168,7 @@ def pip_install(python):
         "--disable-pip-version-check",
         "--progress-bar=off",
         "--no-input",
+        "--no-compile",
     ]
 
 
@@ -191,9 +192,9 @@ def probe_tensorflow(python):
 
 def _answer(python, program):
     """The JSON value in the last line of a program's output."""
-    status, stdout, stderr = output_of(
-        [python, "-c", program], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
-    )
+    # Its modules are compiled as they are imported, and kept so: see pip_install.
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONDONTWRITEBYTECODE="")
+    status, stdout, stderr = output_of([python, "-c", program], env=environment)
     if status != 0:
         raise Failure("%s cannot import what the build needs:\n%s" % (python, stderr.strip()))
     return json.loads(stdout.strip().splitlines()[-1])

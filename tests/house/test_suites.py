@@ -74,7 +74,7 @@ def test_both_failures_of_cpp_and_python_tests_are_reported_and_pytest_has_the_l
 
     def run(command, env):
         assert command[-2:] == ["tests/test_x.py", "-x"]
-        assert "PYTHONDONTWRITEBYTECODE" not in env
+        assert env["PYTHONDONTWRITEBYTECODE"] == ""
         return steps.subprocess.call(
             [sys.executable, "-c", "print('1 failed'); raise SystemExit(1)"]
         )
