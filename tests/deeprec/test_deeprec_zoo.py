@@ -68,7 +68,7 @@ OTHER_WAYS = {
 }
 
 # Of a click row. A graph grows with them, and a program costs what its graph costs.
-_CATEGORIES = "26" if _STRESS or _ROWS else "8"
+_CATEGORIES = "26" if _STRESS or _ROWS else "6"
 
 # Ten batches of a model: its first ten steps and its last ten train on the same rows.
 _COUNT = 1280
