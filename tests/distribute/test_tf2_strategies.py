@@ -3,13 +3,13 @@
 test_distribute_tf2_servers.py has parameter servers.
 """
 
+import concurrent.futures
 import json
 import os
 import re
 import socket
-import subprocess
-import sys
 
+import forks
 import pytest
 import tensorflow as tf
 
@@ -80,20 +80,11 @@ def free_ports(number):
     return ports
 
 
-def start(code, **environ):
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def lines_of(process):
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors[-3000:]
-    return output.splitlines()
+def lines_of(code, **environ):
+    """What a program prints."""
+    done = forks.run(["-c", code], {**os.environ, **environ})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 def is_refused(line, what, who):
@@ -107,8 +98,10 @@ def is_refused(line, what, who):
 def test_several_processes_are_refused_where_they_would_make_or_train_tables_of_their_own():
     workers = [f"localhost:{port}" for port in free_ports(2)]
     task = lambda i: {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
-    started = [start(PROGRAM + PROCESSES, TF_CONFIG=json.dumps(task(i))) for i in range(2)]
-    for lines in map(lines_of, started):
+    run = lambda i: lines_of(PROGRAM + PROCESSES, TF_CONFIG=json.dumps(task(i)))
+    with concurrent.futures.ThreadPoolExecutor(2) as both:
+        printed = list(both.map(run, range(2)))
+    for lines in printed:
         make, look_up, train, *rows, outside, after = lines
         assert look_up == "look up runs" and [*rows, after] == ["rows 0"] * 2
         assert is_refused(outside, "outside", "one of the 2 processes of"), lines
@@ -117,7 +110,7 @@ def test_several_processes_are_refused_where_they_would_make_or_train_tables_of_
 
 
 def test_several_replicas_of_one_process_read_a_table_and_are_refused_to_train_it():
-    make, look_up, train, rows = lines_of(start(TWO_CPUS + PROGRAM + MIRRORED))
+    make, look_up, train, rows = lines_of(TWO_CPUS + PROGRAM + MIRRORED)
     assert (make, look_up, rows) == ("make runs", "look up runs", "rows 0")
     assert is_refused(train, "train", "MirroredStrategy with 2 replicas")
 
