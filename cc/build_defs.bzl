@@ -21,8 +21,12 @@ _WARNINGS = [
 ]
 
 # Hidden, so that the op library and the Python module can live in one process without sharing the engine's symbols.
+# Without unwind tables: a standard container that finds no memory ends the process. With them, the exception would pass through
+# the engine to a caller that catches it, and leave locks behind and rows half changed.
 _ENGINE_COPTS = _WARNINGS + [
     "-fno-exceptions",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
     "-fvisibility=hidden",
     "-fvisibility-inlines-hidden",
 ]

@@ -1,5 +1,4 @@
-// NewArray: an array whose want of memory is an answer. `new (std::nothrow)` would call the process's std::new_handler and use
-// up the reserve that is kept for what cannot fail (memory_reserve.h).
+// NewArray: an array whose want of memory is an answer.
 
 #ifndef CC_BASE_NEW_ARRAY_H_
 #define CC_BASE_NEW_ARRAY_H_

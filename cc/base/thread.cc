@@ -6,10 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <utility>
-
-#include "cc/base/memory_reserve.h"
 
 namespace multitier {
 namespace {
@@ -32,7 +29,6 @@ void* Begin(void* argument) {
   const std::unique_ptr<Beginning> beginning(static_cast<Beginning*>(argument));
   pthread_setname_np(pthread_self(), beginning->name);
   if (beginning->inherits_batch) (void)SetPolicy(SCHED_OTHER);  // any thread may leave SCHED_BATCH
-  MemoryLease::WaitOnThisThread();
   beginning->body();
   return nullptr;
 }
@@ -43,8 +39,7 @@ Status Failed(const char* name, int error) {
 }
 
 Status StartAs(const char* name, std::function<void()> body, int detach_state, pthread_t* thread) {
-  std::unique_ptr<Beginning> beginning(new (std::nothrow) Beginning);
-  if (beginning == nullptr) return Failed(name, ENOMEM);
+  auto beginning = std::make_unique<Beginning>();
   std::snprintf(beginning->name, sizeof(beginning->name), "%s", name);
   beginning->inherits_batch = has_batch;
   beginning->body = std::move(body);

@@ -31,7 +31,6 @@ class LayeredTable final : public EmbeddingTable {
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason,
                 Span<const uint16_t> tables) override {
     MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     if (places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
     if (stride == 0) stride = dim();
     MT_RETURN_IF_ERROR(Read(
@@ -45,7 +44,6 @@ class LayeredTable final : public EmbeddingTable {
   }
   Status Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) override {
     MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     MT_RETURN_IF_ERROR(Read(
         keys, dim(), dim(), out,
         [](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t, Span<const uint16_t> its) {
@@ -56,21 +54,18 @@ class LayeredTable final : public EmbeddingTable {
     return OkStatus();
   }
   Status Frequency(Span<const int64_t> keys, int64_t* out) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     return Read(keys, 1, 1, out,
                 [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
                   return table->Frequency(some, found);
                 });
   }
   Status Version(Span<const int64_t> keys, int64_t* out) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     return Read(keys, 1, 1, out,
                 [](EmbeddingTable* table, Span<const int64_t> some, int64_t* found, int64_t, Span<const uint16_t>) {
                   return table->Version(some, found);
                 });
   }
   Status LookupTier(Span<const int64_t> keys, int32_t* out) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     MT_RETURN_IF_ERROR(Read(keys, 1, 1, out,
                             [](EmbeddingTable* table, Span<const int64_t> some, int32_t* found, int64_t, Span<const uint16_t>) {
                               return table->LookupTier(some, found);
@@ -87,14 +82,12 @@ class LayeredTable final : public EmbeddingTable {
   void ReleasePrefetched() override { below_->ReleasePrefetched(); }
 
   Status Import(const Rows& rows, Executor* executor) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(std::min(rows.keys.size(), kChunkKeys)));
     MT_RETURN_IF_ERROR(Hide(rows.keys));
     MT_RETURN_IF_ERROR(layer_->Import(rows, executor));
     for (const int64_t key : rows.keys) removed_.erase(key);
     return OkStatus();
   }
   Status Remove(Span<const int64_t> keys, int64_t* removed) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
     const int64_t before = TotalCount();
     MT_RETURN_IF_ERROR(Hide(keys));
     MT_RETURN_IF_ERROR(layer_->Remove(keys, nullptr));
@@ -120,7 +113,6 @@ class LayeredTable final : public EmbeddingTable {
   Result<int64_t> Upsert(const UpsertRequest&) override { return Refuse("an upsert"); }
 
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
     if (request.since != 0 || request.track_as != 0) return Refuse("tracking of changes");
     request.visit = [this, all = request.all_columns, max_rows = request.max_rows, visit = std::move(request.visit),
                      begun = false](Rows* rows) mutable -> Status {
@@ -132,7 +124,6 @@ class LayeredTable final : public EmbeddingTable {
     return below_->PrepareSnapshot(std::move(request));
   }
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override {
-    MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
     ScanRequest own = request;
     own.cursor &= ~kInLayer;
     if ((request.cursor & kInLayer) != 0) {
@@ -181,6 +172,7 @@ class LayeredTable final : public EmbeddingTable {
 
   // Whether the layer has each key, as LookupTier says: -1 where it does not.
   Status InLayer(Span<const int64_t> keys, std::vector<int32_t>* tiers) const {
+    MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
     tiers->resize(keys.size());
     return layer_->LookupTier(keys, tiers->data());
   }

@@ -64,12 +64,11 @@ class PartFileWriter {
   Status Put(std::string_view bytes);
   Status EndBlock();
   Status WriteBlock(uint32_t kind, size_t entries, std::string_view payload);
-  // A block of rows. encode(i, out) puts the `entry` bytes of row i.
+  // n entries in blocks of `of_block`. encode(i, out) puts the `entry` bytes of entry i.
   template <typename Encode>
-  Status WriteEntries(uint32_t kind, size_t from, size_t to, size_t entry, const Encode& encode);
-  Status AddRows(const Rows& rows, size_t from, size_t to);
-  Status AddFrozen(const Rows& rows, size_t from, size_t to);
-  Status AddRemoved(const Rows& rows);
+  Status WriteEntries(uint32_t kind, size_t n, size_t of_block, size_t entry, const Encode& encode);
+  Status AddRows(const Rows& rows, size_t of_block);
+  Status AddFrozen(const Rows& rows, size_t of_block);
   // Counted keys and filter counters.
   Status AddFilter(const Rows& rows);
 

@@ -3,9 +3,9 @@
 #include <memory>
 #include <utility>
 
+#include "cc/base/can_allocate.h"
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
-#include "cc/base/memory_reserve.h"
 #include "cc/checkpoint_files/part_blocks.h"
 #include "cc/checkpoint_files/part_file.h"
 #include "cc/row/value_codec.h"
@@ -271,8 +271,8 @@ Status PartFileReader::TakeNext(Rows* rows) {
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
   const size_t rows_at_once = std::min(std::max<size_t>(1, kPayloadBytes / row_bytes), static_cast<size_t>(manifest_.num_rows));
-  const MemoryLease lease(4 * rows_at_once * row_bytes);
-  if (!lease.ok()) return lease.Refusal(StrCat("checkpoint part ", name_, ": reading rows"));
+  const size_t bytes = 4 * rows_at_once * row_bytes;
+  if (!CanAllocate(bytes)) return ResourceExhaustedError("checkpoint part ", name_, ": no memory for ", bytes, " bytes");
   for (;;) {
     if (linked_ != nullptr) return TakeLinked(rows);
     if (arrays_ != nullptr) return TakeColumns(rows);

@@ -3,7 +3,6 @@
 
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
-#include "cc/base/memory_reserve.h"
 #include "cc/checkpoint_files/part_blocks.h"
 #include "cc/checkpoint_files/part_file.h"
 #include "cc/row/value_codec.h"
@@ -81,18 +80,21 @@ Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string_vie
 }
 
 template <typename Encode>
-Status PartFileWriter::WriteEntries(uint32_t kind, size_t from, size_t to, size_t entry, const Encode& encode) {
-  const size_t at_once = std::min(to - from, std::max<size_t>(1, kPieceBytes / entry));
+Status PartFileWriter::WriteEntries(uint32_t kind, size_t n, size_t of_block, size_t entry, const Encode& encode) {
+  const size_t at_once = std::min(n, std::max<size_t>(1, kPieceBytes / entry));
   const ArrayPtr<char> piece = NewArray<char>(at_once * entry);
   if (piece == nullptr) return ResourceExhaustedError("checkpoint part: no memory for ", at_once * entry, " bytes");
-  MT_RETURN_IF_ERROR(BeginBlock(kind, to - from, (to - from) * entry));
-  for (size_t i = from; i < to;) {
-    char* out = piece.get();
-    for (const size_t end = std::min(to, i + at_once); i < end; ++i, out += entry) encode(i, out);
-    MT_RETURN_IF_ERROR(Put(std::string_view(piece.get(), static_cast<size_t>(out - piece.get()))));
+  for (size_t i = 0; i < n;) {
+    const size_t to = std::min(n, i + of_block);
+    MT_RETURN_IF_ERROR(BeginBlock(kind, to - i, (to - i) * entry));
+    while (i < to) {
+      char* out = piece.get();
+      for (const size_t end = std::min(to, i + at_once); i < end; ++i, out += entry) encode(i, out);
+      MT_RETURN_IF_ERROR(Put(std::string_view(piece.get(), static_cast<size_t>(out - piece.get()))));
+    }
+    MT_RETURN_IF_ERROR(EndBlock());
   }
-  rows_ += static_cast<int64_t>(to - from);
-  return EndBlock();
+  return OkStatus();
 }
 
 Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
@@ -110,11 +112,11 @@ Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
   return OkStatus();
 }
 
-Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
+Status PartFileWriter::AddRows(const Rows& rows, size_t of_block) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
   const DType dtype = rows.columns[0].dtype;
   const size_t value_bytes = dim * DTypeSize(dtype);
-  return WriteEntries(kRows, from, to, RowBytes(rows.columns), [&](size_t i, char* out) {
+  return WriteEntries(kRows, rows.keys.size(), of_block, RowBytes(rows.columns), [&](size_t i, char* out) {
     Put64(out, rows.keys[i]);
     Put64(out + 8, rows.versions[i]);
     Put32(out + 16, rows.frequencies[i]);
@@ -124,9 +126,9 @@ Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
   });
 }
 
-Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
+Status PartFileWriter::AddFrozen(const Rows& rows, size_t of_block) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
-  return WriteEntries(kFrozen, from, to, sizeof(int64_t) + dim * DTypeSize(dtype_), [&](size_t i, char* out) {
+  return WriteEntries(kFrozen, rows.keys.size(), of_block, sizeof(int64_t) + dim * DTypeSize(dtype_), [&](size_t i, char* out) {
     Put64(out, rows.keys[i]);
     PutValues(out + sizeof(int64_t), dtype_, rows.data.data() + i * elements, dim);
   });
@@ -145,40 +147,23 @@ Status PartFileWriter::AddColumns(const ColumnList& list) {
 
 Status PartFileWriter::Add(const Rows& rows) {
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(rows.row_elements()) * sizeof(float);
-  const size_t at_once = std::max<size_t>(1, kPayloadBytes / row_bytes);
-  const MemoryLease lease(2 * std::min(std::max(kPayloadBytes, row_bytes), rows.keys.size() * row_bytes));
-  if (!lease.ok()) return lease.Refusal("checkpoint part: writing rows");
-  for (size_t from = 0; from < rows.keys.size(); from += at_once) {
-    const size_t to = std::min(rows.keys.size(), from + at_once);
-    MT_RETURN_IF_ERROR(frozen_ ? AddFrozen(rows, from, to) : AddRows(rows, from, to));
-  }
-  MT_RETURN_IF_ERROR(AddRemoved(rows));
+  const size_t of_block = std::max<size_t>(1, kPayloadBytes / row_bytes);
+  rows_ += static_cast<int64_t>(rows.keys.size());
+  MT_RETURN_IF_ERROR(frozen_ ? AddFrozen(rows, of_block) : AddRows(rows, of_block));
+  removed_ += static_cast<int64_t>(rows.removed_keys.size());
+  MT_RETURN_IF_ERROR(WriteEntries(kRemoved, rows.removed_keys.size(), kPayloadBytes / sizeof(int64_t), sizeof(int64_t),
+                                  [&](size_t i, char* out) { Put64(out, rows.removed_keys[i]); }));
   return frozen_ ? OkStatus() : AddFilter(rows);
 }
 
-Status PartFileWriter::AddRemoved(const Rows& rows) {
-  for (size_t from = 0; from < rows.removed_keys.size(); from += kPayloadBytes / sizeof(int64_t)) {
-    const size_t to = std::min(rows.removed_keys.size(), from + kPayloadBytes / sizeof(int64_t));
-    std::string payload;
-    for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
-    removed_ += static_cast<int64_t>(to - from);
-    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, payload));
-  }
-  return OkStatus();
-}
-
 Status PartFileWriter::AddFilter(const Rows& rows) {
-  for (size_t from = 0; from < rows.counted_keys.size(); from += kPayloadBytes / kCountedBytes) {
-    const size_t to = std::min(rows.counted_keys.size(), from + kPayloadBytes / kCountedBytes);
-    std::string payload;
-    for (size_t i = from; i < to; ++i) {
-      PutFixed64(&payload, static_cast<uint64_t>(rows.counted_keys[i]));
-      PutFixed64(&payload, static_cast<uint64_t>(rows.counted_versions[i]));
-      PutFixed32(&payload, static_cast<uint32_t>(rows.counted_frequencies[i]));
-    }
-    counted_ += static_cast<int64_t>(to - from);
-    MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, payload));
-  }
+  counted_ += static_cast<int64_t>(rows.counted_keys.size());
+  MT_RETURN_IF_ERROR(
+      WriteEntries(kCounted, rows.counted_keys.size(), kPayloadBytes / kCountedBytes, kCountedBytes, [&](size_t i, char* out) {
+        Put64(out, rows.counted_keys[i]);
+        Put64(out + 8, rows.counted_versions[i]);
+        Put32(out + 16, rows.counted_frequencies[i]);
+      }));
   for (size_t from = 0; from < rows.filter_counters.size(); from += kPayloadBytes) {
     const size_t n = std::min(kPayloadBytes, rows.filter_counters.size() - from);
     const char* bytes = reinterpret_cast<const char*>(rows.filter_counters.data()) + from;

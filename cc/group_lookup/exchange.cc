@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "cc/base/memory_reserve.h"
 #include "cc/group_lookup/group_planner.h"
 #include "cc/group_lookup/group_tasks.h"
 #include "cc/row/value_column.h"
@@ -286,8 +285,7 @@ Status RouteGroup(Span<const GroupMember> members, Span<const int> homes, int nu
     if (home >= 0 && home < num_homes) continue;
     return InvalidArgumentError("exchange: expected homes in [0, ", num_homes, "), found ", home);
   }
-  const MemoryLease lease(ScratchBytes(members));
-  if (!lease.ok()) return lease.Refusal("exchange");
+  MT_RETURN_IF_ERROR(CheckMemory("exchange", members));
   MT_RETURN_IF_ERROR(Exchange::Plan(members, executor, plan));
   return Exchange::Split(members, homes, num_homes, wire, plan);
 }

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cc/base/memory_reserve.h"
 #include "cc/group_lookup/group_member.h"
 #include "cc/group_lookup/group_planner.h"
 #include "cc/group_lookup/group_tasks.h"
@@ -216,8 +215,7 @@ class GroupLookup {
 };
 
 Status LookupGroup(Span<const GroupMember> members, GroupPlan* plan, Executor* executor) {
-  const MemoryLease lease(ScratchBytes(members));
-  if (!lease.ok()) return lease.Refusal("grouped lookup");
+  MT_RETURN_IF_ERROR(CheckMemory("group lookup", members));
   return GroupLookup(members, plan, executor).Run();
 }
 

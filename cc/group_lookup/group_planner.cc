@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "cc/base/can_allocate.h"
 #include "cc/base/hash.h"
 #include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
@@ -14,11 +15,11 @@
 namespace multitier {
 namespace group_internal {
 
-size_t ScratchBytes(Span<const GroupMember> members) {
-  constexpr size_t kScratchBytes = size_t{1} << 20, kScratchBytesOfMember = 4096, kScratchBytesOfKey = 64;
-  size_t bytes = kScratchBytes;
+Status CheckMemory(const char* operation, Span<const GroupMember> members) {
+  constexpr size_t kScratchBytesOfMember = 4096, kScratchBytesOfKey = 64;
+  size_t bytes = 0;
   for (const GroupMember& member : members) bytes += kScratchBytesOfMember + member.keys.size() * kScratchBytesOfKey;
-  return bytes;
+  return CanAllocate(bytes) ? OkStatus() : ResourceExhaustedError(operation, ": no memory for ", bytes, " bytes");
 }
 
 template <int kDim>

@@ -40,8 +40,8 @@ Status Allocate(const std::string& name, size_t n, ReusedArray<T>* data) {
 // Whether a member with this number of entries is worth several tasks, in a group of `total` entries.
 inline bool IsLarge(size_t entries, size_t total) { return entries > kPieceEntries && entries * kCutShare > total; }
 
-// Bytes of the standard containers of all members; the rest is asked for by Allocate.
-size_t ScratchBytes(Span<const GroupMember> members);
+// ResourceExhausted if there is no memory for the standard containers of all members; the rest is asked for by Allocate.
+Status CheckMemory(const char* operation, Span<const GroupMember> members);
 
 // Row i of `out` becomes values[places[i]]; a row has `dim` elements.
 void CopyPlaces(const float* values, const int32_t* places, size_t n, int dim, float* out, int64_t stride);

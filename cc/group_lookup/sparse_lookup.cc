@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "cc/base/memory_reserve.h"
+#include "cc/base/can_allocate.h"
 #include "cc/base/new_array.h"
 #include "cc/partition/partition.h"
 #include "cc/partition/partition_keys.h"
@@ -44,8 +44,8 @@ Status Validate(const SparseLookup& lookup) {
 }
 
 Status Gather(const SparseLookup& lookup, Executor* executor, Gathered* out) {
-  const MemoryLease lease(lookup.partitions.size() == 1 ? 0 : lookup.keys.size() * kScratchBytesOfKey);
-  if (!lease.ok()) return lease.Refusal("sparse lookup");
+  const size_t bytes = lookup.partitions.size() == 1 ? 0 : lookup.keys.size() * kScratchBytesOfKey;
+  if (!CanAllocate(bytes)) return ResourceExhaustedError("sparse lookup: no memory for ", bytes, " bytes");
   const size_t dim = lookup.batch.dim;
   const size_t elements = lookup.keys.size() * dim;
   out->data = NewArray<float>(elements);

@@ -22,7 +22,7 @@ Status HbmTable::Empty() {
 }
 
 Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (removed != nullptr) *removed = 0;
   if (keys.empty()) return OkStatus();
@@ -58,7 +58,6 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
 }
 
 Status HbmTable::Expire(int64_t step, int64_t* expired) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(kChunkKeys));
   MT_RETURN_IF_ERROR(Check());
   if (expired != nullptr) *expired = 0;
   if (!options().expiry.enabled()) return OkStatus();
@@ -73,7 +72,6 @@ Status HbmTable::Expire(int64_t step, int64_t* expired) {
 }
 
 Status HbmTable::Clear() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   const NoSnapshot no_snapshot(this);
   const Alone alone(this);
@@ -142,7 +140,6 @@ Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
 }
 
 Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   const std::shared_ptr<const RowLayout> now = layout();
   const bool all_there =
@@ -158,7 +155,6 @@ Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
 }
 
 Status HbmTable::Import(const Rows& rows, Executor* executor) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys)));
   MT_RETURN_IF_ERROR(Check());
   const size_t n = rows.keys.size();
   const bool well_formed = !rows.columns.empty() && rows.columns[0].dim == dim() && rows.frequencies.size() == n &&
@@ -231,7 +227,6 @@ class HbmTable::Snapshot : public TableSnapshot {
 };
 
 Result<std::unique_ptr<TableSnapshot>> HbmTable::PrepareSnapshot(SnapshotRequest request) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   auto snapshot = std::make_unique<Snapshot>(this);
   MT_RETURN_IF_ERROR(snapshot->Prepare(std::move(request)));
@@ -239,7 +234,6 @@ Result<std::unique_ptr<TableSnapshot>> HbmTable::PrepareSnapshot(SnapshotRequest
 }
 
 Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(request.keys.size()));
   MT_RETURN_IF_ERROR(Check());
   const NoSnapshot no_snapshot(this);
   const Alone alone(this);
@@ -252,7 +246,6 @@ Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
 }
 
 Result<Rows> HbmTable::Scan(const ScanRequest& request, uint64_t* next) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   Inside inside(this);
   if (bounded_below_) {
@@ -268,7 +261,6 @@ Result<Rows> HbmTable::Scan(const ScanRequest& request, uint64_t* next) {
 }
 
 Status HbmTable::Flush() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   {
     Inside inside(this);
@@ -279,7 +271,6 @@ Status HbmTable::Flush() {
 }
 
 Status HbmTable::Drain() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(Check());
   Status status;
   {

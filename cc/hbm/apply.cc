@@ -18,7 +18,7 @@ struct HbmTable::Gradients {
 };
 
 Status HbmTable::Apply(const ApplyRequest& request, Executor*) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(request.keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(request.keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (request.keys.empty()) {
     Inside inside(this);

@@ -14,8 +14,7 @@ namespace multitier::hbm {
 
 namespace {
 
-// The device needs 24 bytes for each row of a span, and the table's pool keeps them. The containers for one chunk fit into the
-// memory that an operation has in reserve.
+// The device needs 24 bytes for each row of a span, and the table's pool keeps them.
 constexpr uint32_t kSpanRows = 1 << 17;
 constexpr size_t kChunkBytes = size_t{8} << 20, kChunkRows = 4096;
 

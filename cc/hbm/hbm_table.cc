@@ -208,7 +208,7 @@ Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_
                         Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
   if (places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   return RunGrowing({keys, tables}, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
@@ -222,7 +222,7 @@ Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, ReadFor reason,
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);
@@ -288,7 +288,7 @@ Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::M
 
 Status HbmTable::Fact(Span<const int64_t> keys, int64_t (*of)(const DeviceRowHeader&),
                       Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);
@@ -318,7 +318,7 @@ Result<std::vector<int64_t>> HbmTable::RemovedSince(int64_t version) {
 }
 
 Status HbmTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   Inside inside(this);

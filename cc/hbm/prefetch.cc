@@ -206,7 +206,7 @@ Status HbmTable::RenewPins(Span<const int64_t> keys, uint64_t until) {
 }
 
 Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
   int64_t in_hbm = 0, below = 0;
   if (pinned != nullptr) *pinned = 0;

@@ -8,7 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "cc/base/memory_reserve.h"
 #include "cc/base/mutex.h"
 #include "cc/base/thread.h"
 #include "cc/device/default_device.h"
@@ -26,7 +25,6 @@ namespace {
 constexpr int64_t kDefaultBytes = int64_t{1} << 30;
 constexpr int64_t kDefaultEmulatedBytes = int64_t{1} << 20;  // of HBM: each row costs the emulator time
 constexpr uint64_t kFirstRows = 1024;                        // of HBM alone, which grows
-constexpr size_t kScratchBytes = size_t{1} << 20;            // what making the tiers needs, without the rows of a recovered one
 
 Result<std::string> DeviceOf(const Options& options) {
   const char* value = std::getenv(kDeviceVariable);
@@ -176,8 +174,6 @@ Status MakeTiers(const Opening& opening, const Options& options, const std::vect
 
 Status ComposeStorage(const Opening& opening, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance) {
   MT_RETURN_IF_ERROR(CheckTiersExist(*options));
-  const MemoryLease lease(kScratchBytes);
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options->name, "': making its tiers"));
   std::vector<std::string> names = TiersOf(options->storage_type);
   std::vector<LowerTierOptions> budgets = BudgetsOf(*options, names.size());
   MT_RETURN_IF_ERROR(TakeHbm(opening, options, &names, &budgets));

@@ -4,8 +4,8 @@
  *   attack("malloc", -50, 0, ENOMEM, "", 1 << 16)    one in 50 requests of 64 KiB or more fails, by chance
  *   calm()                                           none does; how many were made to fail
  *
- * Calls: open, read, pread, write, pwrite, fsync, rename, unlink, fallocate, truncate, mmap, pthread_create, malloc,
- * first_malloc (the first request of a thread). Kinds of one call (pread64, fdatasync, aligned_alloc, ...) count as one. Reads and writes of half the bytes come before a failing one
+ * Calls: open, read, pread, write, pwrite, fsync, rename, unlink, fallocate, truncate, mmap, pthread_create, malloc. Kinds of
+ * one call (pread64, fdatasync, aligned_alloc, ...) count as one. Reads and writes of half the bytes come before a failing one
  * of them where `least` is 1.
  *
  * io_uring is refused, unless the environment has ATTACK_RING=1. Then its calls can fail as well: ring_submit (nothing is
@@ -178,11 +178,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   NEXT(pthread_create);
   return fails("pthread_create", NULL, -1, 0) ? with_error : next(thread, attributes, body, argument);
 }
-static __thread int asked __attribute__((tls_model("initial-exec")));
-void* malloc(size_t n) {
-  if (!asked++ && fails("first_malloc", NULL, -1, n)) return NULL;
-  return fails("malloc", NULL, -1, n) ? NULL : __libc_malloc(n);
-}
+void* malloc(size_t n) { return fails("malloc", NULL, -1, n) ? NULL : __libc_malloc(n); }
 void* calloc(size_t n, size_t each) { return fails("malloc", NULL, -1, n * each) ? NULL : __libc_calloc(n, each); }
 void* realloc(void* old, size_t n) { return fails("malloc", NULL, -1, n) ? NULL : __libc_realloc(old, n); }
 void* aligned_alloc(size_t alignment, size_t n) {

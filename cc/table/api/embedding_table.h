@@ -101,7 +101,7 @@ class EmbeddingTable : public TableAdmin {
   virtual std::shared_ptr<const RowLayout> layout() const = 0;
 
   // Writes the value of keys[i] to out + i * stride: the row's, or what AbsentValues gives for a key without a row. Keys may
-  // repeat. Errors: InvalidArgument (CheckTables), ResourceExhausted (HoldMemory), a lower tier's I/O. places (may be null)
+  // repeat. Errors: InvalidArgument (CheckTables), ResourceExhausted (CheckMemory), a lower tier's I/O. places (may be null)
   // receives where each row was found, for ApplyRequest::places; kNoPlace: not in DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
   virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]

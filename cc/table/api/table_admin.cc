@@ -2,12 +2,15 @@
 
 #include <utility>
 
+#include "cc/base/can_allocate.h"
+
 namespace multitier {
 
-Result<MemoryLease> TableAdmin::HoldMemory(size_t keys) const {
-  MemoryLease lease(kScratchBytes + keys * kScratchBytesOfKey);
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options().name, "'"));
-  return lease;
+Status TableAdmin::CheckMemory(size_t keys) const {
+  const size_t bytes = keys * kScratchBytesOfKey;
+  if (CanAllocate(bytes)) return OkStatus();
+  return ResourceExhaustedError("table '", options().name, "': no memory for ", bytes, " bytes of an operation on ", keys,
+                                " keys: use smaller batches");
 }
 
 Result<Rows> TableAdmin::Export(bool all_columns) {
@@ -21,7 +24,6 @@ Result<Rows> TableAdmin::Export(bool all_columns) {
 
 Status TableAdmin::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                                 const std::function<void()>& marked) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot,
                       PrepareSnapshot(SnapshotRequest{all_columns, max_rows, visit, 0, 0, nullptr}));
   MT_RETURN_IF_ERROR(snapshot->Hold());

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cc/base/executor.h"
-#include "cc/base/memory_reserve.h"
 #include "cc/base/status.h"
 #include "cc/table/api/rows.h"
 #include "cc/table/api/table_options.h"
@@ -102,13 +101,11 @@ class TableAdmin {
   virtual Status Compact() = 0;
 
  protected:
-  // What the containers of an operation need, and of each of its keys.
-  static constexpr size_t kScratchBytes = size_t{1} << 20, kScratchBytesOfKey = 512;
-  static constexpr size_t kChunkKeys = 64 * 1024;  // at most: what an operation over many rows does at a time
+  static constexpr size_t kScratchBytesOfKey = 512;  // at most: what the containers of an operation need of each of its keys
+  static constexpr size_t kChunkKeys = 64 * 1024;    // at most: what an operation over many rows does at a time
 
-  // What an operation on `keys` keys may need, held in reserve: every operation begins with it. ResourceExhausted if it cannot
-  // be had.
-  Result<MemoryLease> HoldMemory(size_t keys) const;
+  // Every operation on many keys begins with it. ResourceExhausted if there is no memory for its containers (CanAllocate).
+  Status CheckMemory(size_t keys) const;
 };
 
 }  // namespace multitier

@@ -54,8 +54,6 @@ Status Validate(const TableOptions& o) {
 }  // namespace
 
 Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions options) {
-  const MemoryLease memory(kScratchBytes);
-  if (!memory.ok()) return memory.Refusal(StrCat("table '", options.name, "'"));
   if ((options.above == nullptr) == options.hbm_budget().bounded()) {
     return InvalidArgumentError("table '", options.name,
                                 "': expected both a device and a budget for tier hbm, or neither, found ",

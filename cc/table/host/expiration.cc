@@ -60,7 +60,7 @@ class HostTable::ExpireVisitor : public RecordVisitor {
 };
 
 Status HostTable::Expire(int64_t step, int64_t* expired) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(kChunkKeys));
+  MT_RETURN_IF_ERROR(CheckMemory(kChunkKeys));
   if (expired != nullptr) *expired = 0;
   if (!options_.expiry.enabled()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));

@@ -28,7 +28,6 @@ Status HostTable::CheckBudgets(const RowLayout& layout) const {
 }
 
 Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   MT_RETURN_IF_ERROR(CheckSlotTypes(slots));
   auto widened = [&](const RowLayout& from) -> Result<RowLayout> {
@@ -74,7 +73,6 @@ Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
 }
 
 Result<Rows> HostTable::PopDroppedRows() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (!demoter_.dropped().wants_rows()) {
     return FailedPreconditionError("table '", options_.name, "': rows of dropped keys: expected dropped='rows', found ",
                                    options_.dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
@@ -183,7 +181,6 @@ int64_t HostTable::TotalCount() const {
 }
 
 Status HostTable::Drain() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   // Not inside the gate: a job enters it, which it cannot do while another operation waits to close it. A snapshot's visitor
   // does not wait either, since a job may wait for it: the visitor demotes what is above the budget itself.
@@ -193,13 +190,11 @@ Status HostTable::Drain() {
 }
 
 Status HostTable::SetDramBudget(Budget budget) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.SetDramBudget(budget);
 }
 
 Status HostTable::Reserve(uint64_t rows) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   constexpr uint64_t kMostRows = uint64_t{1} << 32;
   if (rows > kMostRows) {
     return InvalidArgumentError("table '", options_.name, "': reserve: expected at most ", kMostRows, " rows, found ", rows);
@@ -226,10 +221,7 @@ Status HostTable::Reserve(uint64_t rows) {
   return OkStatus();
 }
 
-Status HostTable::Flush() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
-  return FlushRows();
-}
+Status HostTable::Flush() { return FlushRows(); }
 
 Status HostTable::FlushRows() {
   const int last = levels_.last();
@@ -251,7 +243,6 @@ Status HostTable::FlushRows() {
 
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.
 Status HostTable::Compact() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   return tiers_.Compact();
 }

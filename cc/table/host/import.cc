@@ -65,7 +65,7 @@ struct HostTable::ImportedChunk {
 };
 
 Status HostTable::Import(const Rows& rows, Executor* executor) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys)));
+  MT_RETURN_IF_ERROR(CheckMemory(std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys)));
   const size_t n = rows.keys.size();
   const std::string table = StrCat("table '", options_.name, "': import: ");
   if (rows.columns.empty() || rows.columns[0].dim != options_.dim) {

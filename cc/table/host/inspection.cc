@@ -50,7 +50,7 @@ class FactsVisitor : public RecordVisitor {
 
 template <typename Report>
 Status HostTable::Facts(Span<const int64_t> keys, Report report) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   TierKeys below;
   BorrowedKeyBatch batch;

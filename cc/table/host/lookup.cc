@@ -50,7 +50,7 @@ inline void CopyValue(DType dtype, const uint8_t* from, float* to, size_t dim) {
 Status HostTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
                          ReadFor reason, Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const size_t n = keys.size();
@@ -92,7 +92,7 @@ Status HostTable::Lookup(Span<const int64_t> keys, float* out, Executor* executo
 
 Status HostTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t> tables) {
   MT_RETURN_IF_ERROR(CheckTables(tables, keys.size()));
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const OutRows rows{out, static_cast<size_t>(options_.dim)};

@@ -57,7 +57,7 @@ class PrefetchVisitor : public RecordVisitor {
 }  // namespace
 
 Status HostTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   int64_t n = 0;
   if (pinned == nullptr) pinned = &n;
   *pinned = 0;

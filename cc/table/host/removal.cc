@@ -45,7 +45,7 @@ void HostTable::ForgetCount(int64_t key) {
 }
 
 Status HostTable::Remove(Span<const int64_t> keys, int64_t* removed) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   BorrowedKeyBatch batch;
   batch->SortByShard(keys, shards_.log2());
@@ -87,7 +87,6 @@ Status HostTable::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
 }
 
 Status HostTable::Clear() {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));
   FreedRecords freed;
   base_.changes_since = 0;
@@ -118,7 +117,6 @@ void HostTable::NoteRemoved(Span<const int64_t> keys) {
 }
 
 Result<std::vector<int64_t>> HostTable::RemovedSince(int64_t version) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   MT_RETURN_IF_ERROR(base_.CheckProcess());  // and not into the gate: reading the file may take long
   Result<std::vector<int64_t>> keys = base_.removed.Since(version);
   if (!keys.ok()) return base_.OfThisTable(keys.status());

@@ -100,7 +100,7 @@ void HostTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t> coun
 }
 
 Status HostTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(rows.keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(rows.keys.size()));
   if (rows.keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   MT_RETURN_IF_ERROR(CheckRowBatch("copying rows out", rows));
@@ -141,7 +141,7 @@ Status HostTable::CopyOut(const RowBatch& rows, CopyOutAs as) {
 }
 
 Status HostTable::PutBack(const RowBatch& rows) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(rows.keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(rows.keys.size()));
   if (rows.keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_RETURN_IF_ERROR(CheckRowBatch("putting rows back", rows));

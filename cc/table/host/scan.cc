@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cc/base/can_allocate.h"
 #include "cc/table/host/host_table.h"
 #include "cc/table/marks/row_export.h"
 
@@ -240,7 +241,6 @@ Result<std::vector<int>> HostTable::ColumnsNamed(const char* operation, const st
 }
 
 Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': scan: max_rows: expected at least 1, found ", request.max_rows);
   }
@@ -256,8 +256,11 @@ Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
                                 request.cursor);
   }
   const auto most = static_cast<size_t>(std::min(request.max_rows, TotalCount()));
-  const MemoryLease lease(3 * most * (layout()->row_bytes() + 3 * sizeof(int64_t)));  // a vector that grows is there twice
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options_.name, "': scanning ", most, " rows"));
+  const size_t bytes = 3 * most * (layout()->row_bytes() + 3 * sizeof(int64_t));  // a vector that grows is there twice
+  if (!CanAllocate(bytes)) {
+    return ResourceExhaustedError("table '", options_.name, "': scan of ", most, " rows: no memory for ", bytes,
+                                  " bytes: use a smaller max_rows");
+  }
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   MT_ASSIGN_OR_RETURN(std::vector<int> columns, ColumnsNamed("scan", request.columns));
   Scanner scanner(this, request, std::move(columns));

@@ -40,6 +40,7 @@
 #include <deque>
 #include <optional>
 
+#include "cc/base/can_allocate.h"
 #include "cc/table/api/table_snapshot.h"
 #include "cc/table/host/host_table.h"
 #include "cc/table/host/snapshot_files.h"
@@ -179,8 +180,10 @@ class HostTable::Snapshot : public TableSnapshot {
   size_t copied_bytes() const override { return state_->copied; }
 
   Status Run() override {
-    const MemoryLease lease(ScratchBytes());
-    if (!lease.ok()) return lease.Refusal(StrCat("table '", table_->options_.name, "': reading all rows"));
+    const size_t bytes = ScratchBytes();
+    if (!CanAllocate(bytes)) {
+      return ResourceExhaustedError("table '", table_->options_.name, "': reading all rows: no memory for ", bytes, " bytes");
+    }
     state_->thread = std::this_thread::get_id();
     MT_RETURN_IF_ERROR(GiveAll());
     succeeded_ = true;
@@ -460,7 +463,6 @@ class HostTable::Snapshot : public TableSnapshot {
 };
 
 Result<std::unique_ptr<TableSnapshot>> HostTable::PrepareSnapshot(SnapshotRequest request) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(0));
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': snapshot: max_rows: expected at least 1, found ",
                                 request.max_rows);

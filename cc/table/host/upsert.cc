@@ -105,7 +105,7 @@ Status HostTable::CheckEntries(const UpsertRequest& request, ApplyOperation* ope
 }
 
 Result<int64_t> HostTable::Upsert(const UpsertRequest& request) {
-  MT_ASSIGN_OR_RETURN(const MemoryLease memory, HoldMemory(request.keys.size()));
+  MT_RETURN_IF_ERROR(CheckMemory(request.keys.size()));
   MT_RETURN_IF_ERROR(CheckUpsert(request));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   ApplyOperation operation(&base_, &demoter_, &reader_);

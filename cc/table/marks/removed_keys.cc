@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cc/base/memory_reserve.h"
+#include "cc/base/can_allocate.h"
 
 namespace multitier {
 namespace {
@@ -115,8 +115,10 @@ Result<std::vector<int64_t>> RemovedKeys::Since(int64_t version) {
     MT_ASSIGN_OR_RETURN(const Entry before, entry_at(from - 1));
     MT_ASSIGN_OR_RETURN(from, first_of(before.version));
   }
-  const MemoryLease lease((n - from) * 2 * sizeof(int64_t));
-  if (!lease.ok()) return lease.Refusal(StrCat("keys removed since version ", version));
+  const size_t bytes = (n - from) * sizeof(int64_t);
+  if (!CanAllocate(bytes)) {
+    return ResourceExhaustedError("keys removed since version ", version, ": no memory for ", bytes, " bytes");
+  }
   std::vector<int64_t> keys;
   keys.reserve(n - from);
   std::vector<Entry> entries;

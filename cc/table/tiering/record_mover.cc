@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cc/base/memory_reserve.h"
+#include "cc/base/can_allocate.h"
 
 namespace multitier {
 namespace {
@@ -120,8 +120,7 @@ Result<Rank> RecordMover::Coldest(Shard* shard, int level) {
 }
 
 Status RecordMover::Demote(const ShardWriter& writer, int level, size_t n) {
-  const MemoryLease lease(ScratchBytes(n));
-  if (!lease.ok()) return NoMemory(tiers_.name(level), n);
+  if (!CanAllocate(ScratchBytes(n))) return NoMemory(tiers_.name(level), n);
   std::vector<Leaving> taken;
   Status status = TakeColdest(writer.shard(), level, n, &taken);
   std::vector<Moving> moving(taken.size());
@@ -243,8 +242,7 @@ Status RecordMover::ReadWanted(Shard* shard, int level, const std::vector<Leavin
 }
 
 Status RecordMover::DropColdest(const ShardWriter& writer, int level, size_t n) {
-  const MemoryLease lease(ScratchBytes(n));
-  if (!lease.ok()) return NoMemory(tiers_.name(level), n);
+  if (!CanAllocate(ScratchBytes(n))) return NoMemory(tiers_.name(level), n);
   std::vector<Leaving> taken;
   Status status = TakeColdest(writer.shard(), level, n, &taken);
   std::vector<ReadRecord> wanted;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "cc/base/memory_reserve.h"
+#include "cc/base/can_allocate.h"
 #include "cc/base/new_array.h"
 
 namespace multitier {
@@ -64,8 +64,7 @@ Status RowMover::Write(const ShardWriter& writer, int level, Copies* copies, boo
 }
 
 Status RowMover::Demote(const ShardWriter& writer, size_t n, size_t* moved) {
-  const MemoryLease lease(records_.ScratchBytes(n));
-  if (!lease.ok()) return records_.NoMemory(base_.first_tier_name(), n);
+  if (!CanAllocate(records_.ScratchBytes(n))) return records_.NoMemory(base_.first_tier_name(), n);
   const TierLevels& levels = base_.common.levels;
   // By recency, what comes is warmer than what is there. By frequency or score it may not be: then it comes first, and the
   // coldest of all go afterwards.
@@ -108,8 +107,7 @@ Status RowMover::Demote(const ShardWriter& writer, size_t n, size_t* moved) {
 }
 
 Status RowMover::Flush(const ShardWriter& writer, uint32_t* from) {
-  const MemoryLease lease(records_.ScratchBytes(kFlushRows));
-  if (!lease.ok()) return records_.NoMemory(base_.first_tier_name(), kFlushRows);
+  if (!CanAllocate(records_.ScratchBytes(kFlushRows))) return records_.NoMemory(base_.first_tier_name(), kFlushRows);
   const int last = base_.common.levels.last();
   std::unique_ptr<Copies> copies;
   {

@@ -37,7 +37,7 @@ LevelDbDatabase::LevelDbDatabase(const LevelDbOptions& options)
     : options_(options),
       disk_(std::make_unique<LevelDbDisk>()),
       filter_(leveldb::NewBloomFilterPolicy(10)),
-      cache_(options.block_cache_bytes),
+      cache_(leveldb::NewLRUCache(options.block_cache_bytes)),
       logger_(std::make_unique<NullLogger>()) {}
 
 Status LevelDbDatabase::Create() {
@@ -63,7 +63,7 @@ Result<LevelDbDatabase::Opened> LevelDbDatabase::OpenOne(bool create) {
   // Bad blocks stop compaction instead of being rewritten with a good checksum.
   options.paranoid_checks = true;
   options.write_buffer_size = options_.write_buffer_bytes;
-  options.block_cache = &cache_;
+  options.block_cache = cache_.get();
   options.max_file_size = options_.table_file_bytes;
   options.max_open_files = options_.max_open_files;
   options.compression = options_.compress ? leveldb::kSnappyCompression : leveldb::kNoCompression;

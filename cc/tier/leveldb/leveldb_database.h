@@ -22,9 +22,9 @@
 #include "cc/base/mutex.h"
 #include "cc/base/shared_mutex.h"
 #include "cc/base/status.h"
-#include "cc/tier/leveldb/leveldb_cache.h"
 #include "cc/tier/leveldb/leveldb_disk.h"
 #include "cc/tier/leveldb/leveldb_env.h"
+#include "leveldb/cache.h"
 #include "leveldb/db.h"
 #include "leveldb/filter_policy.h"
 #include "leveldb/write_batch.h"
@@ -106,7 +106,7 @@ class LevelDbDatabase {
   const LevelDbOptions options_;
   const std::unique_ptr<LevelDbDisk> disk_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
-  LevelDbCache cache_;
+  const std::unique_ptr<leveldb::Cache> cache_;
   const std::unique_ptr<leveldb::Logger> logger_;  // discards all messages, so that LevelDB creates no log file of them
   bool was_there_ = false;                         // constant once created
 

@@ -8,7 +8,6 @@
 
 #include <utility>
 
-#include "cc/base/small_blocks.h"
 #include "cc/tier/leveldb/leveldb_file.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -72,8 +71,6 @@ leveldb::Status LevelDbEnv::NewSequentialFile(const std::string& path, leveldb::
 
 leveldb::Status LevelDbEnv::NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFile** file) {
   *file = nullptr;
-  // LevelDB puts the file into its cache of open files next: see leveldb_cache.h.
-  KeepSmallBlocks(kMostSmallBlocks);
   const int fault = disk_->Inject("open", path);
   const int fd = fault != 0 ? -1 : OpenFile(path, O_RDONLY);
   if (fd < 0) {

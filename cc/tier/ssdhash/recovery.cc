@@ -22,14 +22,13 @@
 // found them, but the process that wrote them may have died before it synced them.
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <utility>
 
+#include "cc/base/can_allocate.h"
 #include "cc/base/crc32c.h"
 #include "cc/base/hash.h"
 #include "cc/base/helpers.h"
-#include "cc/base/memory_reserve.h"
 #include "cc/env/posix_error.h"
 #include "cc/row/schema.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
@@ -60,6 +59,10 @@ size_t EntriesBytes(const SegmentHeader& header, uint64_t file_bytes) {
   return sizeof(FooterEntry) * std::min<uint64_t>(header.slots, file_bytes / kMinFooterBytesPerSlot + 1);
 }
 constexpr size_t kMoreWhileLoading = 3;
+
+Status CheckMemory(size_t bytes) {
+  return CanAllocate(bytes) ? OkStatus() : ResourceExhaustedError("ssdhash tier: recovery: no memory for ", bytes, " bytes");
+}
 
 // Calls keep for the newest record of each key.
 template <typename Keep>
@@ -234,8 +237,7 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     // Records of another layout may be smaller: no fewer than a footer in this file can name.
     header.slots = static_cast<uint32_t>(std::min<uint64_t>(size / kMinFooterBytesPerSlot + 1, 1u << 30));
     *loaded = Loaded();
-    const MemoryLease lease((1 + kMoreWhileLoading) * EntriesBytes(header, size));
-    if (!lease.ok()) return lease.Refusal("ssdhash tier: recovery");
+    MT_RETURN_IF_ERROR(CheckMemory((1 + kMoreWhileLoading) * EntriesBytes(header, size)));
     MT_RETURN_IF_ERROR(LoadRecords(header, SegmentGeometry(header), cached, size, loaded));
     const bool footer = loaded->segment->footer_bytes > 0;
     std::vector<FooterEntry> records;  // what stands there, whatever a footer says: that has no layout of its own
@@ -307,7 +309,6 @@ struct SsdHashTier::Impl::Recovering {
   std::vector<std::string> headless;   // files without a header
   std::vector<SegmentHeader> layouts;  // one of each width
   std::vector<ColumnSpec> widest;      // the columns of the widest segment; all others have the first of them
-  std::deque<MemoryLease> leases;      // on what the buckets need for each group
 
   // Enough buckets for what the files can hold.
   void MakeBuckets(size_t files) {
@@ -380,13 +381,11 @@ Status SsdHashTier::Impl::TakeGroup(size_t begin, size_t n, Recovering* found) {
     all += EntriesBytes(loaded.header, loaded.size);
     largest = std::max(largest, EntriesBytes(loaded.header, loaded.size));
   }
-  const MemoryLease entries(all + kMoreWhileLoading * largest * std::min<size_t>(group.size(), kLoadHelpers + 1));
-  if (!entries.ok()) return entries.Refusal("ssdhash tier: recovery");
+  MT_RETURN_IF_ERROR(CheckMemory(all + kMoreWhileLoading * largest * std::min<size_t>(group.size(), kLoadHelpers + 1)));
   LoadSegments(&group);
   size_t records = 0;
   for (const Loaded& loaded : group) records += loaded.entries.size();
-  const MemoryLease& lease = found->leases.emplace_back(records * kScratchBytesOfRecord);
-  if (!lease.ok()) return lease.Refusal("ssdhash tier: recovery");
+  MT_RETURN_IF_ERROR(CheckMemory(records * kScratchBytesOfRecord));
   for (size_t i = 0; i < paths.size(); ++i) {
     MT_RETURN_IF_ERROR(group[i].status);
     if (group[i].headless) {

@@ -5,12 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <random>
 #include <set>
 
-#include "cc/base/memory_reserve.h"
 #include "cc/env/fault_env.h"
 #include "cc/tier/ssdhash/recovery_test_util.h"
 #include "cc/tier/ssdhash/segment_format.h"
@@ -49,37 +47,6 @@ TEST_F(RecoveryTest, NewestRecordsComeBackAndRemovedKeysDoNot) {
   ASSERT_TRUE(Open().ok());
   EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
   EXPECT_EQ(owner_.generation(165), 9u);
-}
-
-// Notes what is in reserve while files are read.
-class ReserveEnv : public FaultEnv {
- public:
-  using FaultEnv::FaultEnv;
-  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override {
-    most = std::max(most.load(), MemoryLease::reserved());
-    return FaultEnv::OpenPositionedFile(path, mode, direct);
-  }
-  void* AllocatePages(size_t bytes, bool huge) override {  // of each footer, and of records that are read one by one
-    most = std::max(most.load(), MemoryLease::reserved());
-    return FaultEnv::AllocatePages(bytes, huge);
-  }
-  std::atomic<size_t> most{0};
-};
-
-TEST_F(RecoveryTest, MemoryForTheEntriesOfSegmentsIsInReserveWhileTheyAreRead) {
-  constexpr int64_t kKeys = 400000;
-  SsdHashOptions options = Options(&memory_, "d");
-  options.min_segment_bytes = 8 << 20;  // few segments: all are read at once, before any record is sorted
-  tier_ = *SsdHashTier::Open(options);
-  owner_.Attach(tier_.get());
-  for (int64_t from = 0; from < kKeys; from += 20000) ASSERT_TRUE(owner_.Put(Range(from, from + 20000), 1).ok());
-  Close();
-  ReserveEnv env(&memory_);
-  ASSERT_TRUE(Open(&env).ok());
-  EXPECT_EQ(tier_->recovery().rows, kKeys);
-  EXPECT_LT(tier_->recovery().files, 16);
-  EXPECT_GT(env.most, MemoryLease::kBaseBytes + 2 * kKeys * sizeof(FooterEntry));
-  Close();
 }
 
 TEST_F(RecoveryTest, LayoutThatDoesNotExtendTheRecoveredOneIsRefused) {
