@@ -1,4 +1,4 @@
-"""The thirteen places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
+"""The fourteen places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
 
     optimizer._get_processor             an optimizer's adapter for a variable
     slot_creator._create_slot_var        an optimizer's slot of a variable
@@ -13,6 +13,7 @@
     warm_starting_util._warm_start_var_with_vocab  refuses vocabularies for embedding variables
     autotrackable.AutoTrackable.__setattr__  gives layers of Keras 3 a list of their embedding variables (keras_tracking.py)
     checkpoint.TrackableSaver.restore        a restore of tf.train.Checkpoint
+    checkpoint.TrackableSaver.save           a save of it: finds embedding variables in lists of layers of Keras 3
 
 If no embedding variable is involved (in input_layer: no column of a group), each wrapper only calls the original. The first
 `group_embedding_column_scope` adds one more wrapper: see column_groups.py. tests/house/test_import_purity.py compares stock graphs byte by
@@ -195,10 +196,18 @@ def _restore(original):
     def restore(self, save_path, *args, **kwargs):
         if save_path is None or not tf.executing_eagerly():
             return original(self, save_path, *args, **kwargs)
-        with object_checkpoint.wholly_or_not_at_all(internals.objects_of(self), save_path):
+        with object_checkpoint.wholly_or_not_at_all(object_checkpoint.objects_of(self), save_path):
             return original(self, save_path, *args, **kwargs)
 
     return restore
+
+
+def _save(original):
+    def save(self, *args, **kwargs):
+        keras_tracking.find_listed(internals.root_of(self))
+        return original(self, *args, **kwargs)
+
+    return save
 
 
 _WRAPPERS = {
@@ -214,6 +223,7 @@ _WRAPPERS = {
     "warm_starting_util._warm_start_var_with_vocab": _warm_start_var_with_vocab,
     "autotrackable.AutoTrackable.__setattr__": _setattr,
     "checkpoint.TrackableSaver.restore": _restore,
+    "checkpoint.TrackableSaver.save": _save,
 }
 
 

@@ -66,6 +66,17 @@ def untrack_weight(layer: typing.Any, weight: typing.Any) -> None:
     layer._tracker.untrack(weight)
 
 
+def sublayers(layer: typing.Any) -> list:
+    """The layers that a layer has, in attributes, lists, tuples and dicts, in the order in which it got them."""
+    return list(layer._layers)
+
+
+def track_dependency(layer: typing.Any, name: str, values: list) -> None:
+    """Lets tf.train.Checkpoint find a list of Trackables in a layer."""
+    layer._maybe_initialize_trackable()
+    layer._track_trackable(tf.__internal__.tracking.wrap(list(values)), name, overwrite=True)
+
+
 def layers_of(layer: typing.Any) -> list:
     """A layer and all layers in it."""
     return layer._flatten_layers()

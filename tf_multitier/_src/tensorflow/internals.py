@@ -100,6 +100,7 @@ WRAPPED: dict[str, tuple[typing.Any, str]] = {
     ),
     "autotrackable.AutoTrackable.__setattr__": (autotrackable.AutoTrackable, "__setattr__"),
     "checkpoint.TrackableSaver.restore": (object_checkpoint.TrackableSaver, "restore"),
+    "checkpoint.TrackableSaver.save": (object_checkpoint.TrackableSaver, "save"),
 }
 
 
@@ -125,6 +126,11 @@ def creator_arguments(creator):
 def objects_of(saver):
     """The objects that a TrackableSaver, of tf.train.Checkpoint, saves and restores."""
     return object_checkpoint_util.list_objects(saver._graph_view)
+
+
+def root_of(saver):
+    """The object of which a TrackableSaver saves all that it has."""
+    return saver._graph_view.root
 
 
 def wrapped_functions():

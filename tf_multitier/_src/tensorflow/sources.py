@@ -150,6 +150,8 @@ RELIED_ON = tuple(Reliance(*row) for row in (
      "adds -package.name to the prefix of the checkpoint"),
     ("5482008cb459da06", "checkpoint.checkpoint:TrackableSaver.restore", "_src/patches.py",
      "restores the objects of its _graph_view from the checkpoint at save_path; wrapped"),
+    ("24cd3eef5f3fe268", "checkpoint.checkpoint:TrackableSaver.save", "_src/patches.py",
+     "saves what the root of its _graph_view has; wrapped"),
     ("7fcf77b0b783d11a", "checkpoint.checkpoint:_NameBasedRestoreCoordinator.eager_restore", "_src/variable/saver.py",
      "reads by the names of dtype_map from save_path; puts what is not there into unused_attributes"),
     ("92fec19c7b8c6fe5", "trackable.base:Trackable._name_based_attribute_restore", "_src/variable/saver.py",

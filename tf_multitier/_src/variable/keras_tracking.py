@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import importlib
+import sys
 import typing
 import weakref
 
@@ -77,6 +78,12 @@ class _Store(list):
 
 def _held():
     return importlib.import_module("tf_multitier.keras.held")
+
+
+def find_listed(root: typing.Any) -> None:
+    """Lets tf.train.Checkpoint find what layers with embedding variables have in lists. root: an object that it saves."""
+    if _trackers and "tf_multitier.keras.rows" in sys.modules:
+        importlib.import_module("tf_multitier.keras.listed").attach(root)
 
 
 def is_ours(value: typing.Any) -> bool:

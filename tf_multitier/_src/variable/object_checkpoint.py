@@ -26,11 +26,12 @@ import tensorflow as tf
 
 from tf_multitier._src.execution.placement import process_of
 from tf_multitier._src.processes.world_keys import no_save_alone
+from tf_multitier._src.tensorflow import internals
 from tf_multitier._src.tensorflow.internals import colocate_with
-from tf_multitier._src.tensorflow.internals import objects_of
 from tf_multitier._src.tensorflow.internals import register_checkpoint_saver
 from tf_multitier._src.tensorflow.internals import TrackableObjectGraph
 from tf_multitier._src.tensorflow.library import ops
+from tf_multitier._src.variable import keras_tracking
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import OwnedPartitions
@@ -107,6 +108,12 @@ def _is_ours(trackable):
     if isinstance(trackable, OwnedPartitions):
         return True
     return isinstance(trackable, EmbeddingVariable) and not trackable._in_graph_mode
+
+
+def objects_of(saver: typing.Any) -> list:
+    """The objects that a TrackableSaver, of tf.train.Checkpoint, saves and restores, with those in lists of layers."""
+    keras_tracking.find_listed(internals.root_of(saver))
+    return internals.objects_of(saver)
 
 
 def variables_of(root: typing.Any) -> list:
