@@ -456,9 +456,11 @@ def test_fit_saves_checkpoints_that_the_next_model_and_one_process_restore(tmp_p
     assert files == {"checkpoint", "ckpt-3", "ckpt-6", "ckpt-8"}, files
 
     path = str(tmp_path / "keras" / "ckpt-8")
-    served = tf_multitier.serving.Model(str(tmp_path / "serve" / "2"))
-    with pytest.raises(ValueError, match="found one of tf.train.Checkpoint"):
-        served.reload(path)
+    with tf_multitier.serving.Model(str(tmp_path / "serve" / "2")) as of_another:
+        with pytest.raises(
+            ValueError, match="expected the embedding variable 'users' of .*, found"
+        ):
+            of_another.reload(path)
     model = keras.Sequential(
         [tf_multitier.keras.Embedding(4), keras.layers.Flatten(), keras.layers.Dense(1)]
     )
@@ -467,6 +469,13 @@ def test_fit_saves_checkpoints_that_the_next_model_and_one_process_restore(tmp_p
     model.optimizer.build(model.trainable_variables)
     status = tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path)
     status.assert_existing_objects_matched()
+    with tf_multitier.serving.Model(str(tmp_path / "serve" / "1")) as served:
+        served.reload(path)
+        ids = np.arange(99).reshape(33, 3)
+        with served.pin() as version:
+            [input_name] = version.signatures["serving_default"][0]
+        [found] = served.run({input_name: ids}).values()
+    np.testing.assert_allclose(found, model(ids), rtol=1e-5, atol=1e-6)
     [table] = list(tf_multitier.checkpoint.load(path).tables.values())
     assert int(model.optimizer.iterations) == 8
     assert int(model.layers[0].embeddings.total_count()) == table.num_rows > 50

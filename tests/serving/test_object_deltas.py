@@ -19,10 +19,27 @@ pytestmark = needs_eager
 IDS = np.arange(60).reshape(30, 2)
 
 
+class Tower(keras.layers.Layer):
+    """Layers whose tf.Variables have equal names: those of `call` lack the names of their layers."""
+
+    def __init__(self, width):
+        super().__init__(name="tower")
+        self.layers = [keras.layers.Dense(width, name=f"dense{i}") for i in range(2)]
+        self.layers += [keras.layers.BatchNormalization(name=f"norm{i}") for i in range(2)]
+        self.dropout = keras.layers.Dropout(0.1)  # its state is not in checkpoints
+
+    def call(self, inputs, training=False):
+        for layer in self.layers[:2]:
+            inputs = layer(inputs)
+        for layer in self.layers[2:]:
+            inputs = layer(inputs, training=training)
+        return self.dropout(inputs, training=training)
+
+
 class Training:
     """Writes a base and deltas of a Keras model. `predicted` is what each predicts."""
 
-    def __init__(self, tmp_path, storage="DRAM", width=8, names=("hidden", "score")):
+    def __init__(self, tmp_path, storage="DRAM", width=8, name="score"):
         self.strategy = tf_multitier.distribute.CollectiveStrategy()
         asked = keras.Input((2,), dtype="int64", name="ids")
         lookup = keras.layers.IntegerLookup()  # a lookup table, which has no name
@@ -31,13 +48,12 @@ class Training:
         option = serving_util.option(tmp_path, storage)
         with self.strategy.scope():
             rows = [
-                multitier_keras.Embedding(serving_util.DIM, ev_option=option, name=name)(ids)
-                for name in ("users", "items")
+                multitier_keras.Embedding(serving_util.DIM, ev_option=option, name=table)(ids)
+                for table in ("users", "items")
             ]
         hidden = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
-        hidden = keras.layers.Dense(width, name=names[0])(hidden)
-        hidden = keras.layers.BatchNormalization(name="norm")(hidden)
-        self.model = keras.Model(asked, keras.layers.Dense(1, name=names[1])(hidden))
+        hidden = Tower(width)(hidden)
+        self.model = keras.Model(asked, keras.layers.Dense(1, name=name)(hidden))
         self.model.compile(self.strategy.optimizer(keras.optimizers.Adagrad(0.1)), "mse")
         self.saver = tf_multitier.distribute.CheckpointManager(
             self.strategy,
@@ -94,17 +110,19 @@ def test_another_checkpoint_is_refused_by_the_name_of_a_variable(tmp_path):
     training.save()
     graph = training.export(tmp_path / "graph")
     wider = Training(tmp_path / "wider", width=9).save()
-    renamed = Training(tmp_path / "renamed", names=("hidden", "scores")).save()
-    twice = tf.train.Checkpoint(
-        model=training.model, other=tf.Variable([1.0], name="score/bias")
-    ).save(str(tmp_path / "twice"))
+    renamed = Training(tmp_path / "renamed", name="scores").save()
+    other = tf.Variable([1.0], name="score/bias")
+    both = tf.train.Checkpoint(model=training.model, other=other)
+    twice = tf_multitier.distribute.CheckpointManager(
+        training.strategy, both, str(tmp_path / "twice")
+    ).save(1)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.get_variable("hidden/kernel", [1])
+        tf.compat.v1.get_variable("tower/kernel", [1])
         session.run(tf.compat.v1.global_variables_initializer())
         names = tf.compat.v1.train.Saver().save(session, str(tmp_path / "names"))
     with serving.Model(graph) as model:
         for path, message in (
-            (wider, r"variable 'hidden/\w+': expected the shape .*8\] of .*, found .*9\]"),
+            (wider, r"variable 'tower/dense0/\w+': expected the shape .*8\] of .*, found .*9\]"),
             (renamed, "expected the variable 'score/.*, found none: did you mean 'scores/"),
             (twice, "expected one variable 'score/bias', found model/.* and other/"),
             (names, "expected a checkpoint of tf.train.Checkpoint, .* found one of a Saver"),

@@ -35,6 +35,7 @@ from tf_multitier._src.variable import object_checkpoint
 from tf_multitier._src.variable import saver
 from tf_multitier._src.variable.delta_names import DELTA
 from tf_multitier.distribute import saving
+from tf_multitier.distribute.keras_names import paths_as_names
 
 v1 = tf.compat.v1
 
@@ -286,7 +287,8 @@ class CheckpointManager:
     def _write(self, bundle):
         """Writes the bundle of this process, and its rows."""
         if self._is_first():
-            self._checkpoint.write(bundle)
+            with paths_as_names(self._checkpoint):
+                self._checkpoint.write(bundle)
         elif object_checkpoint.variables_of(self._checkpoint):
             options = tf.train.CheckpointOptions(experimental_sharding_callback=_Nothing())
             self._checkpoint.write(bundle, options)
@@ -344,7 +346,7 @@ def _base_of(prefix):
 
 def checksums(checkpoint: tf.train.Checkpoint) -> list:
     """[[name, CRC-32]] of the dense variables that are trainable. JSON has it."""
-    found = object_checkpoint.dense_variables(internals.objects_of(checkpoint._saver))
+    found = object_checkpoint.dense_variables(object_checkpoint.objects_of(checkpoint._saver))
     return [
         [getattr(one, "path", None) or one.name, zlib.crc32(variable.numpy().tobytes())]
         for one, variable in found

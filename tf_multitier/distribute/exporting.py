@@ -24,6 +24,7 @@ from tf_multitier._src.variable.embedding_variable import make_eager_variable
 from tf_multitier._src.variable.working_folders import sync
 from tf_multitier.distribute import checkpoints
 from tf_multitier.distribute import saving
+from tf_multitier.distribute.keras_names import paths_as_names
 
 
 def export(world: typing.Any, model: typing.Any, directory: str) -> None:
@@ -37,10 +38,11 @@ def export(world: typing.Any, model: typing.Any, directory: str) -> None:
 
 
 def _save(model, folder):
-    if isinstance(model, keras.Model):
-        model.export(folder, verbose=False)
-    else:
-        tf.saved_model.save(model, folder)
+    with paths_as_names(tf.train.Checkpoint(model=model)):
+        if isinstance(model, keras.Model):
+            model.export(folder, verbose=False)
+        else:
+            tf.saved_model.save(model, folder)
 
 
 def _check_new(directory, what):

@@ -45,16 +45,14 @@ class Version:
         self._users = 0
         self._graph = tf.Graph()
         meta_graph = loader.get_meta_graph_def_from_tags(tags)
+        variables = os.path.join(path, "variables", "variables")
+        has_variables = os.path.exists(variables + ".index")
+        is_of_objects = has_variables and has_objects(tf.train.load_checkpoint(variables))
+        self._objects = ObjectNames(variables, meta_graph) if is_of_objects else None
         make_read_only(meta_graph, storage_path)
         with self._graph.as_default():
             self._saver, _ = loader.load_graph(self._graph, tags)
         self._read_signatures(meta_graph)
-        variables = os.path.join(path, "variables", "variables")
-        self._objects = (
-            ObjectNames(variables)
-            if self._saver is not None and has_objects(tf.train.load_checkpoint(variables))
-            else None
-        )
         self._read_names: dict[str, str] = {}  # those that the graph reads in place of its own
         self._open(variables)
 

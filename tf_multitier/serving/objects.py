@@ -26,30 +26,40 @@ class ObjectNames:
 
     Args:
       prefix: of a checkpoint of tf.train.Checkpoint, or of a SavedModel's variables.
+      meta_graph: of that SavedModel, else None.
+
+    Attributes:
+      path: the prefix.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, meta_graph: typing.Any = None) -> None:
         reader = tf.train.load_checkpoint(prefix)
         self.path = prefix
-        self._names = variable_names(reader)
+        self._variables = variable_names(reader)
         self._shapes = reader.get_variable_to_shape_map()
         self._tables = load(prefix).tables
+        self._asked = set() if meta_graph is None else _read_by_signatures(meta_graph)
 
     def in_checkpoint(self, prefix: str) -> dict[str, str]:
         """{name of a dense tensor or a table here: that of the same variable in the checkpoint `prefix`}.
+
+        What no signature reads, such as the state of a generator of random numbers, may be missing there, and then here.
 
         Raises:
           ValueError: the checkpoint has no variable of a name or shape, or several of a name.
         """
         other = ObjectNames(prefix)
         keys = collections.defaultdict(list)
-        for key, name in other._names.items():
+        for key, name in other._variables.items():
             keys[name].append(key)
         found = {OBJECT_GRAPH: OBJECT_GRAPH}
-        for key, name in self._names.items():
+        for key, name in self._variables.items():
             if name not in keys:
+                if name not in self._asked:
+                    continue
                 raise ValueError(
-                    f"'{prefix}': expected the variable '{name}' of '{self.path}', found none{did_you_mean(name, keys)}"
+                    f"'{prefix}': expected the variable '{name}' of '{self.path}', found none{did_you_mean(name, keys)}: "
+                    "save by a strategy's CheckpointManager, and export by its export_saved_model"
                 )
             if len(keys[name]) > 1:
                 raise ValueError(
@@ -72,12 +82,22 @@ class ObjectNames:
         return found
 
 
+def _read_by_signatures(meta_graph):
+    """The names of the dense variables that the functions of signatures read."""
+    graph = meta_graph.object_graph_def
+    root = {child.local_name: child.node_id for child in graph.nodes[0].children}
+    functions = (graph.nodes[child.node_id] for child in graph.nodes[root["signatures"]].children)
+    names = (function.bare_concrete_function.concrete_function_name for function in functions)
+    read = {number for name in names for number in graph.concrete_functions[name].bound_inputs}
+    return {graph.nodes[number].variable.name for number in read}
+
+
 def read_by_names(meta_graph: typing.Any, names: dict[str, str], own: str) -> None:
     """Changes a MetaGraphDef: its functions that restore read other tensors and tables.
 
     Args:
       names: {name of a tensor or a table: the name that is read in its place}.
-      own: the prefix of which tensors without another name are read: lookup tables, which have no names of their own.
+      own: the prefix of which tensors without another name are read: lookup tables, which have no names of their own, and what no signature reads.
     """
     for function in meta_graph.graph_def.library.function:
         for node in list(function.node_def):
