@@ -103,7 +103,7 @@ def test_each_example_hides_messages_before_it_imports_anything_else_of_others()
 # --- train_dcnv2.py ------------------------------------------------------------------------------
 
 
-CLICK_FLAGS = ["--steps=150", "--eval_every=75", "--batch_size=512", "--embedding_dim=4"]
+CLICK_FLAGS = ["--steps=200", "--eval_every=100", "--batch_size=512", "--embedding_dim=4"]
 CLICK_FLAGS += ["--eval_rows=16384"]
 
 
@@ -220,7 +220,7 @@ def test_the_keras_click_model_on_disk_has_the_quality_of_the_v1_program(tmp_pat
     )
     assert re.search(r"^ssdhash +[0-9,]+ ", out, re.M), out
     assert is_picture(f"{tmp_path}/history.png")
-    # The rows are the same, the initial weights are not. After 200 steps, four seeds of both differed by 0.0012 to 0.0036.
+    # The rows are the same, the initial weights are not. Four seeds of both gave differences of 0.0012 to 0.0036.
     auc = [number_after("held-out AUC", each) for each in (out, dcnv2)]
     assert abs(auc[0] - auc[1]) < 0.01 and min(auc) > 0.74
     loss = [number_after("log loss", each) for each in (out, dcnv2)]
