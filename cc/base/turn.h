@@ -7,6 +7,7 @@
 #define CC_BASE_TURN_H_
 
 #include <condition_variable>
+#include <optional>
 #include <utility>
 
 #include "cc/base/mutex.h"
@@ -42,12 +43,20 @@ class Turn {
 class TurnHold {
  public:
   explicit TurnHold(Turn* turn) : turn_(turn) { turn_->Take(); }
+  // Nothing where another has the turn.
+  static std::optional<TurnHold> Try(Turn* turn) {
+    if (!turn->TryTake()) return std::nullopt;
+    return TurnHold(turn, Taken());
+  }
   TurnHold(TurnHold&& other) noexcept : turn_(std::exchange(other.turn_, nullptr)) {}
   ~TurnHold() {
     if (turn_ != nullptr) turn_->GiveBack();
   }
 
  private:
+  struct Taken {};
+  TurnHold(Turn* turn, Taken) : turn_(turn) {}
+
   Turn* turn_;
 };
 

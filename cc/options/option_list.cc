@@ -372,7 +372,8 @@ struct Record<Options> {
          MT_FIELD(Options, num_shards),
          kInTable,
          {0, 64},
-         "A power of two up to 64; 0: one if the budget is below 64 Ki rows, else 8. Does not affect results."},
+         "A power of two up to 64; 0: one if the budget is below 64 Ki rows, and in a small table of DRAM alone, else 8. Does "
+         "not affect results."},
     };
     return *fields;
   }

@@ -56,6 +56,9 @@ struct TableOptions : Options {
   bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
   // Memory for RemovedSince is removed_bytes. Further keys go to a file in this folder. Without one, the oldest are forgotten.
   std::string removed_folder;
+  // A table of DRAM alone, without a filter, that drops no rows, begins with one shard. It is split when its rows and their
+  // headers have this number of bytes, or when an update is lent threads.
+  uint64_t one_shard_bytes = uint64_t{2} << 20;
   // Takes over the rows that the last tier recovered. Its other columns are added to `slots`, in their order.
   // FailedPrecondition if its value column differs from the table's. REQUIRES: the last tier is durable, and was opened to
   // recover

@@ -85,6 +85,7 @@ Status HostTable::CheckApply(const ApplyRequest& request, std::vector<uint32_t>*
 Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   MT_RETURN_IF_ERROR(CheckMemory(request.keys.size()));
   MT_RETURN_IF_ERROR(CheckRequest(request, options_, base_.absent.initial().tables()));
+  SplitIfLarge(request.keys.size(), /*lends_threads=*/executor != nullptr);
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));

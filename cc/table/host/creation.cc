@@ -9,7 +9,6 @@
 namespace multitier {
 namespace {
 
-constexpr int kDefaultShards = 8;
 constexpr uint64_t kOneShardRows = 64 * 1024;
 
 Status ValidateTiers(const TableOptions& o, const std::string& table) {
@@ -89,6 +88,11 @@ HostTable::~HostTable() {
   tiers_.TakeRelocatorsBack();
 }
 
+bool HostTable::MaySplit() const {
+  return options_.lower_tiers.empty() && !common_.evicts && !common_.by_score && !filters() && options_.row_memory == nullptr &&
+         !options_.is_below;
+}
+
 Status HostTable::Init() {
   MT_RETURN_IF_ERROR(Validate(options_));
   MT_RETURN_IF_ERROR(CheckSlotTypes(options_.slots));
@@ -103,15 +107,18 @@ Status HostTable::Init() {
         bloom_, CountingBloomFilter::Create(base_.env, a.max_element_size, a.false_positive_probability, a.counter_bits));
   }
   const bool exact = base_.budgets.dram_rows(*layout) < kOneShardRows;
-  int shards = options_.num_shards;
-  if (shards == 0) shards = exact ? 1 : kDefaultShards;
-  int log2_shards = 0;
-  while ((1 << log2_shards) < shards) ++log2_shards;
   common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget().bounded());
   if (!base_.absent.have_tables()) common_.initializer = &base_.absent.initial();
   common_.exact = exact;
   // A middle tier keeps the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
+  int log2_shards = exact ? 0 : kDefaultLog2Shards;
+  if (options_.num_shards != 0) {
+    log2_shards = __builtin_ctz(static_cast<unsigned>(options_.num_shards));
+  } else if (!exact && MaySplit()) {
+    log2_shards = 0;
+    split_at_ = options_.one_shard_bytes / layout->stride();
+  }
   for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget().bounded());
   base_.shards.Make(log2_shards, &common_, layout, options_.row_memory);
   MT_RETURN_IF_ERROR(tiers_.SetLayout(layout));

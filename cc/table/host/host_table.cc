@@ -65,6 +65,7 @@ Status HostTable::AddSlots(Span<const ColumnSpec> slots) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     Shard::Locked(shards_[s])->MoveInto(std::move(rooms[s]));
   }
+  if (split_at_ != kNeverSplits) split_at_ = options_.one_shard_bytes / layout->stride();
   base_.SetLayout(std::move(layout));
   alone.OpenGate();
   const InsideGate inside(&base_.gate);
@@ -133,14 +134,17 @@ TableStats HostTable::Stats() const {
   const uint64_t now = base_.env->NowMicros();
   dram.name = base_.first_tier_name();
   dram.budget_bytes = static_cast<int64_t>(base_.budgets.dram().bytes(layout->row_bytes()));
-  for (auto& shard : shards_) {
-    Shard::Locked lock(shard);
-    lock->pins().Sweep(now);
-    AddShard(*lock, levels_.count, &stats, &dram, below);
+  {
+    MutexLock hold(shards_.splitting());
+    for (auto& shard : shards_) {
+      Shard::Locked lock(shard);
+      lock->pins().Sweep(now);
+      AddShard(*lock, levels_.count, &stats, &dram, below);
+    }
+    stats.num_shards = static_cast<int>(shards_.size());
   }
   stats.row_bytes = static_cast<int64_t>(layout->row_bytes());
   stats.stride_bytes = static_cast<int64_t>(layout->stride());
-  stats.num_shards = static_cast<int>(shards_.size());
   stats.applies = applies_.load();
   stats.lookups = lookups_.load();
   stats.absent = lookups_absent_.load();
@@ -175,6 +179,7 @@ TableStats HostTable::Stats() const {
 }
 
 int64_t HostTable::TotalCount() const {
+  MutexLock hold(shards_.splitting());
   int64_t rows = 0;
   for (auto& shard : shards_) rows += Shard::Locked(shard)->counts().rows;
   return rows;
@@ -199,6 +204,7 @@ Status HostTable::Reserve(uint64_t rows) {
   if (rows > kMostRows) {
     return InvalidArgumentError("table '", options_.name, "': reserve: expected at most ", kMostRows, " rows, found ", rows);
   }
+  SplitIfLarge(rows - std::min(rows, static_cast<uint64_t>(common_.dram_rows.load())));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const std::shared_ptr<const RowLayout> layout = this->layout();
   uint64_t in_dram = base_.budgets.dram_rows(*layout), in_all = in_dram;

@@ -1,6 +1,7 @@
 // HostTable: the operations of a table, and their steps, which live in
 //
 //   creation.cc          creation, and the end
+//   split.cc             the split of the only shard of a small table
 //   host_table.cc        slots, budgets, statistics, drain, flush
 //   lookup.cc            Lookup, Peek
 //   apply.cc             Apply
@@ -96,6 +97,10 @@ class HostTable final : public TableBelow {
   // number: out, or null: of the apply, among those of this table. No other apply has it.
   int64_t NoteApply(int64_t global_step, int64_t* number);
   Status FlushRows();
+  // Splits the only shard of a table that will be large with `coming` more rows, or that is lent threads for an update.
+  // REQUIRES: the thread is outside of the gate
+  void SplitIfLarge(uint64_t coming, bool lends_threads = false);
+  bool MaySplit() const;  // see TableOptions::one_shard_bytes
 
   // Positions of a batch that a slice of a lookup could not answer.
   struct Missed {
@@ -197,6 +202,9 @@ class HostTable final : public TableBelow {
   TierReader reader_{&base_, &demoter_};
   PrefetchRoom prefetch_room_;
   const uint64_t cursor_tag_ = NewCursorTag();
+  static constexpr int kDefaultLog2Shards = 3;
+  static constexpr uint64_t kNeverSplits = ~uint64_t{0};
+  std::atomic<uint64_t> split_at_{kNeverSplits};                          // rows with which the table is large
   bool ready_ = false;                                                    // Init succeeded
   bool notes_lazily_ = false;                                             // see NoteUse
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM

@@ -95,6 +95,7 @@ Status HostTable::Import(const Rows& rows, Executor* executor) {
   const size_t chunk = base_.chunk_rows();
   base_.removed.Forget();  // and again at the end, when the versions are known
   for (size_t from = 0; from < n; from += chunk) {
+    SplitIfLarge(n - from);
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
     MT_RETURN_IF_ERROR(ImportChunk(ImportedChunk{rows, from, std::min(n, from + chunk), columns}, executor));
   }

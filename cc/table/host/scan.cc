@@ -1,6 +1,6 @@
 // Scan: the rows of the table, a piece for each call. Updates, demotion and growth go on between two calls.
 //
-// A cursor names a shard and a place in it. Tables with and without lower tiers have different places.
+// A cursor names a shard and a place in it. There are three sorts of places.
 //
 // No lower tier: a place is the number of slots left. A row keeps its slot as long as it lives, while the index grows and while
 //   rows are widened. So rows are visited in the order of memory: downwards, so that rows that are added meanwhile do not keep
@@ -12,11 +12,16 @@
 //   A step takes some homes at once. It makes their words below memory pending while the records are read, all in one call of
 //   each tier. Then no row can leave its home's place unseen, and no record's location can be used again. A step first waits
 //   for the pending words of others, and holds nothing then.
+// One shard that may be split (split.cc): a split moves rows to other slots. If one call can give all rows, it visits slots and
+//   returns no cursor. Otherwise a place is a home, and of all shards at once: the order of reversed hash bits does not depend
+//   on the number of shards either. The indexes of new shards are smaller than the old one. So a place may be inside a home of
+//   theirs, whose keys before the place were given.
 
 #include <algorithm>
 #include <limits>
 
 #include "cc/base/can_allocate.h"
+#include "cc/base/hash.h"
 #include "cc/table/host/host_table.h"
 #include "cc/table/marks/row_export.h"
 
@@ -26,6 +31,7 @@ namespace {
 // A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
 // number), and 13 of the table, which are not 0.
 constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
+constexpr uint64_t kEveryShard = 127;                   // in place of the number of a shard
 constexpr uint64_t kInRows = uint64_t{1} << 32;         // of a place of slots: those of rows, not of counted keys
 constexpr uint64_t kPlaceOfNoHome = uint64_t{1} << 32;  // behind the last home
 constexpr size_t kSliceRows = 1024;                     // given under one hold of a shard's lock
@@ -59,12 +65,13 @@ size_t Given(const Rows& rows) { return rows.keys.size() + rows.counted_keys.siz
 // One call: what it asks for, and the rows that it has found so far.
 class HostTable::Scanner {
  public:
-  Scanner(HostTable* table, const ScanRequest& request, std::vector<int> columns)
+  // at_once: the call gives all rows, whatever request.max_rows is.
+  Scanner(HostTable* table, const ScanRequest& request, std::vector<int> columns, bool at_once)
       : table_(table),
         request_(request),
         columns_(std::move(columns)),
         layout_(table->layout()),
-        most_(static_cast<size_t>(request.max_rows)),
+        most_(at_once ? ~size_t{0} : static_cast<size_t>(request.max_rows)),
         thresholds_(HasThresholds(request)),
         bytes_ahead_(BytesAhead()) {
     for (const int c : columns_) rows_.columns.push_back(layout_->columns()[c]);
@@ -82,8 +89,9 @@ class HostTable::Scanner {
   Rows Take() { return std::move(rows_); }
 
   // Goes on at *place of a shard until the piece is full or a hold of the lock is long enough. False: the shard has no more.
-  Result<bool> Visit(int shard, uint64_t* place) {
-    return table_->levels_.count == 0 ? VisitSlots(shard, place) : VisitHomes(shard, place);
+  Result<bool> Visit(uint64_t shard, uint64_t* place) {
+    if (shard == kEveryShard) return VisitPlaces(place);
+    return table_->levels_.count == 0 ? VisitSlots(static_cast<int>(shard), place) : VisitHomes(static_cast<int>(shard), place);
   }
 
  private:
@@ -114,6 +122,32 @@ class HostTable::Scanner {
   }
   void Give(const CountedKey& counted) {
     if (request_.Wants(counted.version, counted.frequency)) AppendCounted(counted, &rows_);
+  }
+
+  // Gives the keys at some places from *place on, of all shards.
+  bool VisitPlaces(uint64_t* place) {
+    const ShardSet& shards = table_->shards_;
+    int log2 = 32;  // of the smallest index: it only grows meanwhile
+    for (auto& shard : shards) log2 = std::min(log2, Shard::Locked(shard)->scan().log2_homes());
+    const size_t wanted = (most_ - Given(rows_)) / (ShardIndex::kWordsPerBucket * shards.size());
+    const uint64_t step = StepOf(log2), homes = std::clamp<size_t>(wanted, 1, kHomesAhead);
+    const uint64_t end = std::min(kPlaceOfNoHome, *place / step * step + homes * step);
+    for (auto& shard : shards) GivePlaces(shard.get(), *place, end);
+    *place = end;
+    return end < kPlaceOfNoHome;
+  }
+
+  void GivePlaces(Shard* shard, uint64_t begin, uint64_t end) {
+    const auto give = [&](const auto& found) {
+      if (Reverse32(static_cast<uint32_t>(HashKey(found.key))) >= begin) Give(found);
+    };
+    Shard::Locked lock(shard);
+    const int log2 = lock->scan().log2_homes();
+    for (uint64_t place = begin / StepOf(log2) * StepOf(log2); place < end; place += StepOf(log2)) {
+      FetchAhead(lock, place, log2);
+      const auto no_record = [](int, uint32_t) { return false; };
+      lock->scan().VisitHome(HomeAt(place, log2), give, give, no_record, [](int, uint32_t, uint32_t) {});
+    }
   }
 
   bool VisitSlots(int shard, uint64_t* place) {
@@ -248,13 +282,6 @@ Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
     return InvalidArgumentError("table '", options_.name, "': scan: min_frequency: expected at least 0, found ",
                                 request.min_frequency);
   }
-  const uint64_t in_table = request.cursor & ((uint64_t{1} << kCursorTableShift) - 1);
-  if (request.cursor != 0 &&
-      (request.cursor >> kCursorTableShift != cursor_tag_ || in_table >> kCursorShardShift >= shards_.size())) {
-    return InvalidArgumentError("table '", options_.name,
-                                "': scan: expected a cursor that an earlier scan of this table returned, found ",
-                                request.cursor);
-  }
   const auto most = static_cast<size_t>(std::min(request.max_rows, TotalCount()));
   const size_t bytes = 3 * most * (layout()->row_bytes() + 3 * sizeof(int64_t));  // a vector that grows is there twice
   if (!CanAllocate(bytes)) {
@@ -262,20 +289,29 @@ Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
                                   " bytes: use a smaller max_rows");
   }
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  const uint64_t in_table = request.cursor & ((uint64_t{1} << kCursorTableShift) - 1);
+  uint64_t shard = in_table >> kCursorShardShift;
+  const bool fits = shard < shards_.size() || (shard == kEveryShard && levels_.count == 0);
+  if (request.cursor != 0 && (request.cursor >> kCursorTableShift != cursor_tag_ || !fits)) {
+    return InvalidArgumentError("table '", options_.name,
+                                "': scan: expected a cursor that an earlier scan of this table returned, found ",
+                                request.cursor);
+  }
   MT_ASSIGN_OR_RETURN(std::vector<int> columns, ColumnsNamed("scan", request.columns));
-  Scanner scanner(this, request, std::move(columns));
+  const bool may_split = split_at_ != kNeverSplits;
+  const bool at_once = may_split && request.cursor == 0 && common_.dram_rows.load() <= request.max_rows;
+  Scanner scanner(this, request, std::move(columns), at_once);
   if (!HasThresholds(request)) scanner.Reserve(most);
-  size_t shard = in_table >> kCursorShardShift;
+  if (request.cursor == 0 && may_split && !at_once) shard = kEveryShard;
   uint64_t place = in_table & ((uint64_t{1} << kCursorShardShift) - 1);
-  while (shard < shards_.size() && !scanner.full()) {
-    MT_ASSIGN_OR_RETURN(const bool more, scanner.Visit(static_cast<int>(shard), &place));
+  const uint64_t end = shard == kEveryShard ? kEveryShard + 1 : shards_.size();
+  while (shard < end && !scanner.full()) {
+    MT_ASSIGN_OR_RETURN(const bool more, scanner.Visit(shard, &place));
     if (more) continue;
     place = 0;
     ++shard;
   }
-  *next = shard == shards_.size()
-              ? 0
-              : cursor_tag_ << kCursorTableShift | static_cast<uint64_t>(shard) << kCursorShardShift | place;
+  *next = shard == end ? 0 : cursor_tag_ << kCursorTableShift | shard << kCursorShardShift | place;
   return scanner.Take();
 }
 

@@ -107,6 +107,7 @@ Status HostTable::CheckEntries(const UpsertRequest& request, ApplyOperation* ope
 Result<int64_t> HostTable::Upsert(const UpsertRequest& request) {
   MT_RETURN_IF_ERROR(CheckMemory(request.keys.size()));
   MT_RETURN_IF_ERROR(CheckUpsert(request));
+  SplitIfLarge(request.keys.size());
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   ApplyOperation operation(&base_, &demoter_, &reader_);
   ApplyOperation::Keys keys;

@@ -67,6 +67,11 @@ class ChangedRows {
     Add(key);
   }
   void RecordGone(int64_t key) { Add(key); }
+  // A row comes here from a slot of another shard.
+  void TakeOver(const ChangedRows& from, uint32_t from_slot, uint32_t slot) {
+    if (from.changes_.rows.has(from_slot)) changes_.rows.Set(slot);
+  }
+  const std::unordered_set<int64_t>& keys() const { return changes_.keys; }
 
  private:
   void Mark(SlotBits* bits, uint32_t slot, int64_t key) {

@@ -48,6 +48,13 @@ class SnapshotMarks {
     changed_.Stop();
     NoteWhetherRowsMatter();
   }
+  // To split a shard: what the other knows of a row that comes here from its slot `from_slot`, and of keys without a row.
+  bool tracks_changes() const { return changed_.active(); }
+  void TakeOver(const SnapshotMarks& from, uint32_t from_slot, uint32_t slot) {
+    changed_.TakeOver(from.changed_, from_slot, slot);
+  }
+  const std::unordered_set<int64_t>& changed_keys() const { return changed_.keys(); }
+  void NoteGone(int64_t key) { changed_.RecordGone(key); }
   void End();
   bool active() const { return state_ != nullptr; }
   // If true, RowCreated and RowChanges do nothing: no snapshot is being taken, and changes are not tracked.

@@ -2,6 +2,8 @@
 
 #include "cc/table/shard/shard_rows.h"
 
+#include <cstring>
+
 namespace multitier {
 namespace {
 
@@ -196,6 +198,17 @@ void ShardRows::EraseCounted(uint64_t* word) {
   if (parts_.counted.at(slot)->frequency > 0) --parts_.counts.counted_rows;
   parts_.counted.Release(slot);
   parts_.index.Erase(word);
+}
+
+Status ShardRows::TakeOver(const ShardRows& from, uint32_t from_slot) {
+  const RowHeader* const row = from.row(from_slot);
+  MT_RETURN_IF_ERROR(ReserveRows(1));
+  const uint32_t slot = parts_.dram.Allocate();
+  std::memcpy(parts_.dram.Header(slot), row, sizeof(RowHeader) + layout()->row_bytes());
+  MT_RETURN_IF_ERROR(parts_.index.Insert(HashKey(row->key), WordState::kDram, slot, hash_of()));
+  parts_.marks.TakeOver(from.parts_.marks, from_slot, slot);
+  ++parts_.counts.rows;
+  return OkStatus();
 }
 
 void ShardRows::Clear(FreedRecords* freed) {

@@ -165,6 +165,12 @@ class ShardRows {
   }
   void MoveInto(std::unique_ptr<RowSlab> room) { parts_.dram.MoveInto(std::move(room)); }
   size_t dram_rows() const { return parts_.dram.rows(); }  // uncommitted ones included
+  // To split a shard (ShardSet): BeginTakingOver makes this empty shard track changes where `from` does. TakeOver copies a row,
+  // with its mark. ResourceExhausted where memory is short; this shard cannot be used then. REQUIRES: no row is pinned
+  void BeginTakingOver(const ShardRows& from) {
+    if (from.parts_.marks.tracks_changes()) parts_.marks.TrackChanges();
+  }
+  Status TakeOver(const ShardRows& from, uint32_t slot);
 
  private:
   ShardIndex::HashOfWord hash_of() const {

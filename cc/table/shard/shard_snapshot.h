@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,9 @@ class ShardSnapshot {
   // Start and stop noting changes for the next BeginDelta.
   void TrackChanges() { parts_.marks.TrackChanges(); }
   void ForgetChanges() { parts_.marks.ForgetChanges(); }
+  // Keys that changed and are not in DRAM any more; to note one.
+  const std::unordered_set<int64_t>& changed_keys() const { return parts_.marks.changed_keys(); }
+  void NoteGone(int64_t key) { parts_.marks.NoteGone(key); }
   // The copies of rows that changed and wait for the snapshot, which gives them now.
   std::vector<Rows> TakeCopies() { return parts_.marks.TakeCopies(); }
   // For a delta: up to n keys that it must still look up and give: their rows were removed, or are or were in lower tiers.

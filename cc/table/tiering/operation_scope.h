@@ -6,6 +6,7 @@
 //   ExclusiveScope::Enter           1. as above
 //                                   2. waits for the snapshot that is being taken, and keeps the next one from starting
 //                                   3. closes the gate: waits until every operation has left, and holds new ones back
+//   ExclusiveScope::TryEnter        the same, but gives nothing where a snapshot is being taken
 //
 // Owns its place in the gate, and gives it up at the end of the block. Used by the operations of a table: every public call
 // that touches rows begins with one of them. A call over many rows enters once for each chunk, so that a snapshot, or an
@@ -17,6 +18,7 @@
 #ifndef CC_TABLE_TIERING_OPERATION_SCOPE_H_
 #define CC_TABLE_TIERING_OPERATION_SCOPE_H_
 
+#include <optional>
 #include <utility>
 
 #include "cc/table/tiering/table_base.h"
@@ -53,7 +55,13 @@ class ExclusiveScope {
   // FailedPrecondition in a forked process. Nothing is held then.
   static Result<ExclusiveScope> Enter(TableBase* base) {
     MT_RETURN_IF_ERROR(base->CheckProcess());
-    return ExclusiveScope(base);
+    return ExclusiveScope(base, TurnHold(&base->snapshot.one_at_a_time()));
+  }
+  static std::optional<ExclusiveScope> TryEnter(TableBase* base) {
+    if (!base->CheckProcess().ok()) return std::nullopt;
+    std::optional<TurnHold> no_snapshot = TurnHold::Try(&base->snapshot.one_at_a_time());
+    if (!no_snapshot.has_value()) return std::nullopt;
+    return ExclusiveScope(base, *std::move(no_snapshot));
   }
   ExclusiveScope(ExclusiveScope&& other) noexcept
       : no_snapshot_(std::move(other.no_snapshot_)), gate_(std::exchange(other.gate_, nullptr)) {}
@@ -65,7 +73,7 @@ class ExclusiveScope {
   }
 
  private:
-  explicit ExclusiveScope(TableBase* base) : no_snapshot_(&base->snapshot.one_at_a_time()), gate_(&base->gate) {
+  ExclusiveScope(TableBase* base, TurnHold no_snapshot) : no_snapshot_(std::move(no_snapshot)), gate_(&base->gate) {
     gate_->Close();
   }
 

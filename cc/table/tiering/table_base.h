@@ -3,7 +3,8 @@
 //
 // Locks, outermost first; whatever is not named here takes none of these inside:
 //   CurrentSnapshot::one_at_a_time   a snapshot, from its beginning to its end
-//   gate                             entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
+//   gate                             entered by every operation; closed by AddSlots, Clear, a split of the only shard, and for
+//                                    the moment of a snapshot
 //   ShardWriter                      one thread a shard, over I/O (tier_stack.h)
 //   Shard::Locked, Shard::Shared     no I/O while held (shard.h)
 //   locks of a tier                  those that Free, SwitchBelow and MayReach take: a tier holds none of them over I/O or when
