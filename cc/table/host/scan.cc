@@ -31,7 +31,7 @@ namespace {
 // A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
 // number), and 13 of the table, which are not 0.
 constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
-constexpr uint64_t kEveryShard = 127;                   // in place of the number of a shard
+constexpr uint64_t kEveryShard = 63;                    // in place of the number of a shard, where there are fewer
 constexpr uint64_t kInRows = uint64_t{1} << 32;         // of a place of slots: those of rows, not of counted keys
 constexpr uint64_t kPlaceOfNoHome = uint64_t{1} << 32;  // behind the last home
 constexpr size_t kSliceRows = 1024;                     // given under one hold of a shard's lock
@@ -90,7 +90,7 @@ class HostTable::Scanner {
 
   // Goes on at *place of a shard until the piece is full or a hold of the lock is long enough. False: the shard has no more.
   Result<bool> Visit(uint64_t shard, uint64_t* place) {
-    if (shard == kEveryShard) return VisitPlaces(place);
+    if (shard >= table_->shards_.size()) return VisitPlaces(place);
     return table_->levels_.count == 0 ? VisitSlots(static_cast<int>(shard), place) : VisitHomes(static_cast<int>(shard), place);
   }
 
@@ -304,7 +304,7 @@ Result<Rows> HostTable::Scan(const ScanRequest& request, uint64_t* next) {
   if (!HasThresholds(request)) scanner.Reserve(most);
   if (request.cursor == 0 && may_split && !at_once) shard = kEveryShard;
   uint64_t place = in_table & ((uint64_t{1} << kCursorShardShift) - 1);
-  const uint64_t end = shard == kEveryShard ? kEveryShard + 1 : shards_.size();
+  const uint64_t end = std::max<uint64_t>(shard + 1, shards_.size());
   while (shard < end && !scanner.full()) {
     MT_ASSIGN_OR_RETURN(const bool more, scanner.Visit(shard, &place));
     if (more) continue;
