@@ -1,4 +1,4 @@
-// Ops that make, change and inspect embedding variables.
+// Ops that make and train embedding variables.
 
 #include <string>
 #include <vector>
@@ -86,18 +86,6 @@ absl::Status ApplyShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("slot_names", &names));
   TF_RETURN_IF_ERROR(c->GetAttr("slot_initial_values", &initial_values));
   return SameLength("slot_names", names.size(), "slot_initial_values", initial_values.size());
-}
-
-absl::Status RemovedSinceShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return HandleToVector(c);
-}
-
-absl::Status ExpireShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return HandleToScalar(c);
 }
 
 #define MULTITIER_HANDLE_OP(name)             \
@@ -245,55 +233,6 @@ slot_initial_values: parallel to slot_names, for columns that do not exist yet.
 use_locking: accepted for compatibility; updates of a row are always exclusive.
 )doc");
 
-REGISTER_OP("MultitierCount")
-    .Input("handle: resource")
-    .Output("count: int64")
-    .SetIsStateful()
-    .SetShapeFn(HandleToScalar)
-    .Doc("Number of keys that have a row.");
-
-REGISTER_OP("MultitierFrequency")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("frequencies: int64")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .SetIsStateful()
-    .SetShapeFn(HandleAndKeysToKeysShape)
-    .Doc("Number of occurrences of each key in training. For a key without a row: its count if a filter counts it, else 0.");
-
-REGISTER_OP("MultitierVersion")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("versions: int64")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .SetIsStateful()
-    .SetShapeFn(HandleAndKeysToKeysShape)
-    .Doc("Version that the last update of each key has set (see score); -1 for a key without a row.");
-
-REGISTER_OP("MultitierScore")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("scores: int64")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .SetIsStateful()
-    .SetShapeFn(HandleAndKeysToKeysShape)
-    .Doc("Score of each key: its frequency if the variable's score is frequency, else its version; -1 or 0 without a row.");
-
-REGISTER_OP("MultitierSetScore")
-    .Input("handle: resource")
-    .Input("score: int64")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return HandleOnly(c);
-    })
-    .Doc(R"doc(
-Sets the score that updates give to their rows from now on. The variable's score must be custom.
-
-score: any number. The first time that it is less than the one before, a warning is logged.
-)doc");
-
 REGISTER_OP("MultitierBeginStep")
     .Input("variables: N * resource")
     .Output("step: int64")
@@ -313,138 +252,6 @@ REGISTER_OP("MultitierLeastInFlight")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc("The least of a variable's value and of what the steps in flight read of it (MultitierBeginStep).");
-
-REGISTER_OP("MultitierLookupTier")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("tiers: int32")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .SetIsStateful()
-    .SetShapeFn(HandleAndKeysToKeysShape)
-    .Doc("The tier that holds each key, 0 the fastest; -1 for a key without a row.");
-
-REGISTER_OP("MultitierRemove")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("removed: int64")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .SetIsStateful()
-    .SetShapeFn(HandleToScalar)
-    .Doc("Removes keys, with their slots, frequency and version. Returns the number of them that had a row.");
-
-REGISTER_OP("MultitierExpire")
-    .Input("handle: resource")
-    .Input("global_step: int64")
-    .Output("expired: int64")
-    .SetIsStateful()
-    .SetShapeFn(ExpireShape)
-    .Doc("Removes the rows that are expired at global_step by steps_to_live or l2_weight_threshold. Returns their number.");
-
-REGISTER_OP("MultitierStats")
-    .Input("handle: resource")
-    .Output("stats: string")
-    .SetIsStateful()
-    .SetShapeFn(HandleToScalar)
-    .Doc("Statistics of the table and its tiers as a JSON object.");
-
-REGISTER_OP("MultitierPrefetch")
-    .Input("handle: resource")
-    .Input("keys: Tkeys")
-    .Output("pinned: int64")
-    .Attr("Tkeys: {int64, int32} = DT_INT64")
-    .Attr("timeout_us: int >= 0 = 10000000")
-    .Attr("best_effort: bool = false")
-    .SetIsStateful()
-    .SetShapeFn(HandleToScalar)
-    .Doc(R"doc(
-Moves the rows of keys into DRAM and pins them there until their next use.
-
-A hint: it creates no key, pins at most a quarter of the DRAM budget, and leaves other rows in their tier.
-
-keys: of any shape, repeats allowed.
-pinned: the number of rows that this call pins and that were not pinned before.
-timeout_us: an unused row is unpinned after this time; of several calls before its use, the latest end applies.
-best_effort: if the prefetch fails or the variable is not initialised, the op pins no rows and returns no error.
-)doc");
-
-REGISTER_OP("MultitierReleasePrefetched")
-    .Input("handle: resource")
-    .SetIsStateful()
-    .SetShapeFn(HandleOnly)
-    .Doc("Releases all rows that MultitierPrefetch pinned.");
-
-REGISTER_OP("MultitierLastUpdate")
-    .Input("handle: resource")
-    .Output("refused: int64")
-    .Output("dropped: int64")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(1, c->Scalar());
-      return HandleToScalar(c);
-    })
-    .Doc(R"doc(
-What became of the rows in the last update that ended.
-
-refused: new keys that got no row (on_full, refuse_colder).
-dropped: rows that left the table while it ran, to make room (drop_coldest).
-)doc");
-
-REGISTER_OP("MultitierPopDropped")
-    .Input("handle: resource")
-    .Output("keys: int64")
-    .SetIsStateful()
-    .SetShapeFn(HandleToVector)
-    .Doc(
-        "Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, as many of the newest "
-        "as "
-        "dropped_bytes hold (see drop_coldest, on_corruption).");
-
-REGISTER_OP("MultitierRemovedSince")
-    .Input("handle: resource")
-    .Input("version: int64")
-    .Output("keys: int64")
-    .SetIsStateful()
-    .SetShapeFn(RemovedSinceShape)
-    .Doc(R"doc(
-Keys without a row that had one at this version of the variable or later, and those that left at the newest version before it:
-removed, expired or dropped. Each once, sorted.
-
-FailedPrecondition where removals of that version are not known: before the variable was cleared, restored or opened, or beyond
-removed_bytes.
-)doc");
-
-REGISTER_OP("MultitierDrain")
-    .Input("handle: resource")
-    .SetIsStateful()
-    .SetShapeFn(HandleOnly)
-    .Doc("Waits until the background work that is due now has finished. Fails with the error of that work if it failed.");
-
-REGISTER_OP("MultitierFlush")
-    .Input("handle: resource")
-    .SetIsStateful()
-    .SetShapeFn(HandleOnly)
-    .Doc("Writes the rows that are only in memory to the last tier and syncs it. The variable must keep its rows.");
-
-REGISTER_OP("MultitierReserve")
-    .Input("handle: resource")
-    .Input("rows: int64")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return HandleOnly(c);
-    })
-    .Doc(R"doc(
-Takes the memory of the index and of DRAM for this number of rows, at most for the rows that the tiers hold.
-
-rows: in all, at least 0.
-)doc");
-
-REGISTER_OP("MultitierCompact")
-    .Input("handle: resource")
-    .SetIsStateful()
-    .SetShapeFn(HandleOnly)
-    .Doc("Frees the disk space of dead records in the files of the variable's tiers. This may take long.");
 
 }  // namespace
 }  // namespace multitier

@@ -1,4 +1,5 @@
-// Kernels that inspect a table, remove keys, prefetch rows into the first tier, or wait for background work.
+// Ops that inspect a table, remove keys, prefetch rows into the first tier, or wait for background work: each next to its
+// kernel.
 
 #include <algorithm>
 #include <memory>
@@ -10,11 +11,17 @@
 #include "cc/tensorflow/common/host_kernel.h"
 #include "cc/tensorflow/common/op_kernel.h"
 #include "cc/tensorflow/common/status_bridge.h"
+#include "cc/tensorflow/ops/shape_functions.h"
 #include "cc/tensorflow/variable/embedding_variable.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
 
 // A kernel whose input 0 is the handle of an initialised variable.
 class TableKernel : public OpKernel {
@@ -58,6 +65,14 @@ class CountKernel : public TableKernel {
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override { return SetScalar(context, table->TotalCount()); }
 };
 
+REGISTER_OP("MultitierCount")
+    .Input("handle: resource")
+    .Output("count: int64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalar)
+    .Doc("Number of keys that have a row.");
+MULTITIER_HOST_KERNEL("MultitierCount", CountKernel, "handle", "count");
+
 // Kernels that return one value of the table for each key.
 template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
 class PerKeyKernel : public TableKernel {
@@ -82,6 +97,16 @@ class RemoveKernel : public RemovingKernel {
   }
 };
 
+REGISTER_OP("MultitierRemove")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("removed: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalar)
+    .Doc("Removes keys, with their slots, frequency and version. Returns the number of them that had a row.");
+MULTITIER_HOST_KERNEL("MultitierRemove", RemoveKernel, "handle", "keys", "removed");
+
 class ExpireKernel : public RemovingKernel {
  public:
   using RemovingKernel::RemovingKernel;
@@ -92,6 +117,21 @@ class ExpireKernel : public RemovingKernel {
     return SetScalar(context, expired);
   }
 };
+
+absl::Status ExpireShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  return HandleToScalar(c);
+}
+
+REGISTER_OP("MultitierExpire")
+    .Input("handle: resource")
+    .Input("global_step: int64")
+    .Output("expired: int64")
+    .SetIsStateful()
+    .SetShapeFn(ExpireShape)
+    .Doc("Removes the rows that are expired at global_step by steps_to_live or l2_weight_threshold. Returns their number.");
+MULTITIER_HOST_KERNEL("MultitierExpire", ExpireKernel, "handle", "global_step", "expired");
 
 class SetScoreKernel : public TableKernel {
  public:
@@ -114,6 +154,22 @@ class SetScoreKernel : public TableKernel {
   }
 };
 
+REGISTER_OP("MultitierSetScore")
+    .Input("handle: resource")
+    .Input("score: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      return HandleOnly(c);
+    })
+    .Doc(R"doc(
+Sets the score that updates give to their rows from now on. The variable's score must be custom.
+
+score: any number. The first time that it is less than the one before, a warning is logged.
+)doc");
+MULTITIER_HOST_KERNEL("MultitierSetScore", SetScoreKernel, "handle", "score");
+
 class StatsKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -125,6 +181,14 @@ class StatsKernel : public TableKernel {
   }
 };
 
+REGISTER_OP("MultitierStats")
+    .Input("handle: resource")
+    .Output("stats: string")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalar)
+    .Doc("Statistics of the table and its tiers as a JSON object.");
+MULTITIER_HOST_KERNEL("MultitierStats", StatsKernel, "handle", "stats");
+
 class ReleasePrefetchedKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -133,6 +197,13 @@ class ReleasePrefetchedKernel : public TableKernel {
     return absl::OkStatus();
   }
 };
+
+REGISTER_OP("MultitierReleasePrefetched")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Releases all rows that MultitierPrefetch pinned.");
+MULTITIER_HOST_KERNEL("MultitierReleasePrefetched", ReleasePrefetchedKernel, "handle");
 
 class LastUpdateKernel : public TableKernel {
  public:
@@ -149,6 +220,23 @@ class LastUpdateKernel : public TableKernel {
   }
 };
 
+REGISTER_OP("MultitierLastUpdate")
+    .Input("handle: resource")
+    .Output("refused: int64")
+    .Output("dropped: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(1, c->Scalar());
+      return HandleToScalar(c);
+    })
+    .Doc(R"doc(
+What became of the rows in the last update that ended.
+
+refused: new keys that got no row (on_full, refuse_colder).
+dropped: rows that left the table while it ran, to make room (drop_coldest).
+)doc");
+MULTITIER_HOST_KERNEL("MultitierLastUpdate", LastUpdateKernel, "handle", "refused", "dropped");
+
 class PopDroppedKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -160,6 +248,17 @@ class PopDroppedKernel : public TableKernel {
     return absl::OkStatus();
   }
 };
+
+REGISTER_OP("MultitierPopDropped")
+    .Input("handle: resource")
+    .Output("keys: int64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToVector)
+    .Doc(
+        "Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, as many of the newest "
+        "as "
+        "dropped_bytes hold (see drop_coldest, on_corruption).");
+MULTITIER_HOST_KERNEL("MultitierPopDropped", PopDroppedKernel, "handle", "keys");
 
 class RemovedSinceKernel : public TableKernel {
  public:
@@ -174,6 +273,27 @@ class RemovedSinceKernel : public TableKernel {
     return absl::OkStatus();
   }
 };
+
+absl::Status RemovedSinceShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  return HandleToVector(c);
+}
+
+REGISTER_OP("MultitierRemovedSince")
+    .Input("handle: resource")
+    .Input("version: int64")
+    .Output("keys: int64")
+    .SetIsStateful()
+    .SetShapeFn(RemovedSinceShape)
+    .Doc(R"doc(
+Keys without a row that had one at this version of the variable or later, and those that left at the newest version before it:
+removed, expired or dropped. Each once, sorted.
+
+FailedPrecondition where removals of that version are not known: before the variable was cleared, restored or opened, or beyond
+removed_bytes.
+)doc");
+MULTITIER_HOST_KERNEL("MultitierRemovedSince", RemovedSinceKernel, "handle", "version", "keys");
 
 // A kernel that may wait for a long time. It runs on its own thread, or on the calling thread if no thread can be started.
 class WaitingKernel : public AsyncOpKernel {
@@ -228,17 +348,52 @@ class PrefetchKernel : public WaitingKernel {
   bool best_effort_ = false;
 };
 
+REGISTER_OP("MultitierPrefetch")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("pinned: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("timeout_us: int >= 0 = 10000000")
+    .Attr("best_effort: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalar)
+    .Doc(R"doc(
+Moves the rows of keys into DRAM and pins them there until their next use.
+
+A hint: it creates no key, pins at most a quarter of the DRAM budget, and leaves other rows in their tier.
+
+keys: of any shape, repeats allowed.
+pinned: the number of rows that this call pins and that were not pinned before.
+timeout_us: an unused row is unpinned after this time; of several calls before its use, the latest end applies.
+best_effort: if the prefetch fails or the variable is not initialised, the op pins no rows and returns no error.
+)doc");
+MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pinned");
+
 class DrainKernel : public WaitingKernel {
  public:
   using WaitingKernel::WaitingKernel;
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
 };
 
+REGISTER_OP("MultitierDrain")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Waits until the background work that is due now has finished. Fails with the error of that work if it failed.");
+MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
+
 class FlushKernel : public WaitingKernel {
  public:
   using WaitingKernel::WaitingKernel;
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Flush()); }
 };
+
+REGISTER_OP("MultitierFlush")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Writes the rows that are only in memory to the last tier and syncs it. The variable must keep its rows.");
+MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");
 
 class ReserveKernel : public TableKernel {
  public:
@@ -252,35 +407,78 @@ class ReserveKernel : public TableKernel {
   }
 };
 
+REGISTER_OP("MultitierReserve")
+    .Input("handle: resource")
+    .Input("rows: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      return HandleOnly(c);
+    })
+    .Doc(R"doc(
+Takes the memory of the index and of DRAM for this number of rows, at most for the rows that the tiers hold.
+
+rows: in all, at least 0.
+)doc");
+MULTITIER_HOST_KERNEL("MultitierReserve", ReserveKernel, "handle", "rows");
+
 class CompactKernel : public WaitingKernel {
  public:
   using WaitingKernel::WaitingKernel;
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Compact()); }
 };
 
-using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
-using ScoreKernel = PerKeyKernel<int64_t, &EmbeddingTable::ScoreOf>;
-using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
-using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
-
-MULTITIER_HOST_KERNEL("MultitierCount", CountKernel, "handle", "count");
-MULTITIER_HOST_KERNEL("MultitierFrequency", FrequencyKernel, "handle", "keys", "frequencies");
-MULTITIER_HOST_KERNEL("MultitierVersion", VersionKernel, "handle", "keys", "versions");
-MULTITIER_HOST_KERNEL("MultitierScore", ScoreKernel, "handle", "keys", "scores");
-MULTITIER_HOST_KERNEL("MultitierSetScore", SetScoreKernel, "handle", "score");
-MULTITIER_HOST_KERNEL("MultitierLookupTier", LookupTierKernel, "handle", "keys", "tiers");
-MULTITIER_HOST_KERNEL("MultitierRemove", RemoveKernel, "handle", "keys", "removed");
-MULTITIER_HOST_KERNEL("MultitierExpire", ExpireKernel, "handle", "global_step", "expired");
-MULTITIER_HOST_KERNEL("MultitierStats", StatsKernel, "handle", "stats");
-MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pinned");
-MULTITIER_HOST_KERNEL("MultitierReleasePrefetched", ReleasePrefetchedKernel, "handle");
-MULTITIER_HOST_KERNEL("MultitierLastUpdate", LastUpdateKernel, "handle", "refused", "dropped");
-MULTITIER_HOST_KERNEL("MultitierPopDropped", PopDroppedKernel, "handle", "keys");
-MULTITIER_HOST_KERNEL("MultitierRemovedSince", RemovedSinceKernel, "handle", "version", "keys");
-MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
-MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");
-MULTITIER_HOST_KERNEL("MultitierReserve", ReserveKernel, "handle", "rows");
+REGISTER_OP("MultitierCompact")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Frees the disk space of dead records in the files of the variable's tiers. This may take long.");
 MULTITIER_HOST_KERNEL("MultitierCompact", CompactKernel, "handle");
+
+using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
+REGISTER_OP("MultitierFrequency")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("frequencies: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleAndKeysToKeysShape)
+    .Doc("Number of occurrences of each key in training. For a key without a row: its count if a filter counts it, else 0.");
+MULTITIER_HOST_KERNEL("MultitierFrequency", FrequencyKernel, "handle", "keys", "frequencies");
+
+using ScoreKernel = PerKeyKernel<int64_t, &EmbeddingTable::ScoreOf>;
+REGISTER_OP("MultitierScore")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("scores: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleAndKeysToKeysShape)
+    .Doc("Score of each key: its frequency if the variable's score is frequency, else its version; -1 or 0 without a row.");
+MULTITIER_HOST_KERNEL("MultitierScore", ScoreKernel, "handle", "keys", "scores");
+
+using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
+REGISTER_OP("MultitierVersion")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("versions: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleAndKeysToKeysShape)
+    .Doc("Version that the last update of each key has set (see score); -1 for a key without a row.");
+MULTITIER_HOST_KERNEL("MultitierVersion", VersionKernel, "handle", "keys", "versions");
+
+using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
+REGISTER_OP("MultitierLookupTier")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("tiers: int32")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleAndKeysToKeysShape)
+    .Doc("The tier that holds each key, 0 the fastest; -1 for a key without a row.");
+MULTITIER_HOST_KERNEL("MultitierLookupTier", LookupTierKernel, "handle", "keys", "tiers");
 
 }  // namespace
 }  // namespace multitier
