@@ -23,6 +23,14 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// Shape, and input 1 is a scalar.
+template <absl::Status (*Shape)(InferenceContext*)>
+absl::Status WithScalar(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  return Shape(c);
+}
+
 // A kernel whose input 0 is the handle of an initialised variable.
 class TableKernel : public OpKernel {
  public:
@@ -44,6 +52,12 @@ class TableKernel : public OpKernel {
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
     out->scalar<int64_t>()() = value;
+    return absl::OkStatus();
+  }
+  static absl::Status SetVector(OpKernelContext* context, const std::vector<int64_t>& values) {
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(values.size())}), &out));
+    std::copy(values.begin(), values.end(), out->flat<int64_t>().data());
     return absl::OkStatus();
   }
 };
@@ -74,8 +88,10 @@ REGISTER_OP("MultitierCount")
 MULTITIER_HOST_KERNEL("MultitierCount", CountKernel, "handle", "count");
 
 // Kernels that return one value of the table for each key.
+template <auto Method>
+class PerKeyKernel;
 template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
-class PerKeyKernel : public TableKernel {
+class PerKeyKernel<Method> : public TableKernel {
  public:
   using TableKernel::TableKernel;
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
@@ -118,18 +134,12 @@ class ExpireKernel : public RemovingKernel {
   }
 };
 
-absl::Status ExpireShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return HandleToScalar(c);
-}
-
 REGISTER_OP("MultitierExpire")
     .Input("handle: resource")
     .Input("global_step: int64")
     .Output("expired: int64")
     .SetIsStateful()
-    .SetShapeFn(ExpireShape)
+    .SetShapeFn(WithScalar<HandleToScalar>)
     .Doc("Removes the rows that are expired at global_step by steps_to_live or l2_weight_threshold. Returns their number.");
 MULTITIER_HOST_KERNEL("MultitierExpire", ExpireKernel, "handle", "global_step", "expired");
 
@@ -158,11 +168,7 @@ REGISTER_OP("MultitierSetScore")
     .Input("handle: resource")
     .Input("score: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return HandleOnly(c);
-    })
+    .SetShapeFn(WithScalar<HandleOnly>)
     .Doc(R"doc(
 Sets the score that updates give to their rows from now on. The variable's score must be custom.
 
@@ -240,13 +246,7 @@ MULTITIER_HOST_KERNEL("MultitierLastUpdate", LastUpdateKernel, "handle", "refuse
 class PopDroppedKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
-  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
-    const std::vector<int64_t> keys = table->PopDropped();
-    Tensor* out = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(keys.size())}), &out));
-    std::copy(keys.begin(), keys.end(), out->flat<int64_t>().data());
-    return absl::OkStatus();
-  }
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override { return SetVector(context, table->PopDropped()); }
 };
 
 REGISTER_OP("MultitierPopDropped")
@@ -267,25 +267,16 @@ class RemovedSinceKernel : public TableKernel {
     TF_RETURN_IF_ERROR(CheckRank(context, "version", context->input(1), 0));
     const Result<std::vector<int64_t>> keys = table->RemovedSince(context->input(1).scalar<int64_t>()());
     if (!keys.ok()) return ToAbsl(keys.status());
-    Tensor* out = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(keys->size())}), &out));
-    std::copy(keys->begin(), keys->end(), out->flat<int64_t>().data());
-    return absl::OkStatus();
+    return SetVector(context, *keys);
   }
 };
-
-absl::Status RemovedSinceShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return HandleToVector(c);
-}
 
 REGISTER_OP("MultitierRemovedSince")
     .Input("handle: resource")
     .Input("version: int64")
     .Output("keys: int64")
     .SetIsStateful()
-    .SetShapeFn(RemovedSinceShape)
+    .SetShapeFn(WithScalar<HandleToVector>)
     .Doc(R"doc(
 Keys without a row that had one at this version of the variable or later, and those that left at the newest version before it:
 removed, expired or dropped. Each once, sorted.
@@ -319,6 +310,14 @@ class WaitingKernel : public AsyncOpKernel {
     return GetState(context, 0, state);
   }
   virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
+};
+
+// Calls a method that gives a Status.
+template <auto Method>
+class CallKernel : public WaitingKernel {
+ public:
+  using WaitingKernel::WaitingKernel;
+  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl((table->*Method)()); }
 };
 
 class PrefetchKernel : public WaitingKernel {
@@ -369,31 +368,19 @@ best_effort: if the prefetch fails or the variable is not initialised, the op pi
 )doc");
 MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pinned");
 
-class DrainKernel : public WaitingKernel {
- public:
-  using WaitingKernel::WaitingKernel;
-  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
-};
-
 REGISTER_OP("MultitierDrain")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(HandleOnly)
     .Doc("Waits until the background work that is due now has finished. Fails with the error of that work if it failed.");
-MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
-
-class FlushKernel : public WaitingKernel {
- public:
-  using WaitingKernel::WaitingKernel;
-  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Flush()); }
-};
+MULTITIER_HOST_KERNEL("MultitierDrain", CallKernel<&EmbeddingTable::Drain>, "handle");
 
 REGISTER_OP("MultitierFlush")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(HandleOnly)
     .Doc("Writes the rows that are only in memory to the last tier and syncs it. The variable must keep its rows.");
-MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierFlush", CallKernel<&EmbeddingTable::Flush>, "handle");
 
 class ReserveKernel : public TableKernel {
  public:
@@ -411,11 +398,7 @@ REGISTER_OP("MultitierReserve")
     .Input("handle: resource")
     .Input("rows: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return HandleOnly(c);
-    })
+    .SetShapeFn(WithScalar<HandleOnly>)
     .Doc(R"doc(
 Takes the memory of the index and of DRAM for this number of rows, at most for the rows that the tiers hold.
 
@@ -423,20 +406,13 @@ rows: in all, at least 0.
 )doc");
 MULTITIER_HOST_KERNEL("MultitierReserve", ReserveKernel, "handle", "rows");
 
-class CompactKernel : public WaitingKernel {
- public:
-  using WaitingKernel::WaitingKernel;
-  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Compact()); }
-};
-
 REGISTER_OP("MultitierCompact")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(HandleOnly)
     .Doc("Frees the disk space of dead records in the files of the variable's tiers. This may take long.");
-MULTITIER_HOST_KERNEL("MultitierCompact", CompactKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierCompact", CallKernel<&EmbeddingTable::Compact>, "handle");
 
-using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
 REGISTER_OP("MultitierFrequency")
     .Input("handle: resource")
     .Input("keys: Tkeys")
@@ -445,9 +421,8 @@ REGISTER_OP("MultitierFrequency")
     .SetIsStateful()
     .SetShapeFn(HandleAndKeysToKeysShape)
     .Doc("Number of occurrences of each key in training. For a key without a row: its count if a filter counts it, else 0.");
-MULTITIER_HOST_KERNEL("MultitierFrequency", FrequencyKernel, "handle", "keys", "frequencies");
+MULTITIER_HOST_KERNEL("MultitierFrequency", PerKeyKernel<&EmbeddingTable::Frequency>, "handle", "keys", "frequencies");
 
-using ScoreKernel = PerKeyKernel<int64_t, &EmbeddingTable::ScoreOf>;
 REGISTER_OP("MultitierScore")
     .Input("handle: resource")
     .Input("keys: Tkeys")
@@ -456,9 +431,8 @@ REGISTER_OP("MultitierScore")
     .SetIsStateful()
     .SetShapeFn(HandleAndKeysToKeysShape)
     .Doc("Score of each key: its frequency if the variable's score is frequency, else its version; -1 or 0 without a row.");
-MULTITIER_HOST_KERNEL("MultitierScore", ScoreKernel, "handle", "keys", "scores");
+MULTITIER_HOST_KERNEL("MultitierScore", PerKeyKernel<&EmbeddingTable::ScoreOf>, "handle", "keys", "scores");
 
-using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
 REGISTER_OP("MultitierVersion")
     .Input("handle: resource")
     .Input("keys: Tkeys")
@@ -467,9 +441,8 @@ REGISTER_OP("MultitierVersion")
     .SetIsStateful()
     .SetShapeFn(HandleAndKeysToKeysShape)
     .Doc("Version that the last update of each key has set (see score); -1 for a key without a row.");
-MULTITIER_HOST_KERNEL("MultitierVersion", VersionKernel, "handle", "keys", "versions");
+MULTITIER_HOST_KERNEL("MultitierVersion", PerKeyKernel<&EmbeddingTable::Version>, "handle", "keys", "versions");
 
-using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
 REGISTER_OP("MultitierLookupTier")
     .Input("handle: resource")
     .Input("keys: Tkeys")
@@ -478,7 +451,7 @@ REGISTER_OP("MultitierLookupTier")
     .SetIsStateful()
     .SetShapeFn(HandleAndKeysToKeysShape)
     .Doc("The tier that holds each key, 0 the fastest; -1 for a key without a row.");
-MULTITIER_HOST_KERNEL("MultitierLookupTier", LookupTierKernel, "handle", "keys", "tiers");
+MULTITIER_HOST_KERNEL("MultitierLookupTier", PerKeyKernel<&EmbeddingTable::LookupTier>, "handle", "keys", "tiers");
 
 }  // namespace
 }  // namespace multitier
