@@ -36,7 +36,7 @@ class PyInstance {
 // Additional files in the instance directory of a kept table. They have its options, for opening it again.
 using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
 
-// One EmbeddingTable. Its methods run without the GIL. Close waits for running operations; later operations fail.
+// One EmbeddingTable. DefineTable has its operations, which run without the GIL. Close waits for them; later ones fail.
 class PyTable {
  public:
   // options: a record (cc/options). matrix: of the initializer matrix, or none. recover: the instance to open, or null. files:
@@ -49,53 +49,20 @@ class PyTable {
   std::string path() const { return path_; }
   // What the last tier found in its files. None if the table was not opened from an instance.
   py::object Recovery() const;
-
-  std::vector<ColumnTuple> Columns();
-  // tables: of the keys, or empty.
-  py::array Lookup(const Array<int64_t>& keys, bool training, const Array<uint16_t>& tables);
-  py::array Peek(const Array<int64_t>& keys, const Array<uint16_t>& tables);
-  // Number of new keys that got no row.
-  int64_t Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
-                const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
-                const std::vector<std::string>& slot_columns, int64_t global_step, const Array<uint16_t>& tables);
-  void AddSlots(const std::vector<ColumnTuple>& slots);
-
-  // Calls a method of EmbeddingTable that returns one number per key.
-  template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
-  py::array PerKey(const Array<int64_t>& keys) {
-    Array<T> out(keys.size());
-    Run([&, data = out.mutable_data()] { return (table_.get()->*Method)(View(keys), data); });
-    return out;
-  }
-
-  int64_t Remove(const Array<int64_t>& keys);
-  int64_t Expire(int64_t step);
-  void Clear();
-  py::dict Export(bool all_columns);
-  std::pair<py::dict, uint64_t> Scan(uint64_t cursor, int64_t max_rows, const std::vector<std::string>& columns,
-                                     int64_t min_version, int64_t min_frequency);
-  void Import(const py::dict& dict);
-  // Columns by name, [n, dim] each. Empty facts: not given.
-  int64_t Upsert(const Array<int64_t>& keys, const std::vector<std::pair<std::string, Array<float>>>& columns,
-                 const Array<int64_t>& frequencies, const Array<int64_t>& versions, const std::string& if_exists,
-                 bool last_of_repeats);
-  // Whether it is the first score that is less than the one before it.
-  bool SetScore(int64_t score);
-  int64_t TotalCount();
-  std::string StatsJson();
-  void Drain();
-  void Flush();
-  void SetDramBudget(uint64_t size, bool in_rows);
-  void Reserve(uint64_t rows);
-  void Compact();
-  int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us);
-  void ReleasePrefetched();
-  py::array PopDropped();
-  py::dict PopDroppedRows();
-  py::array RemovedSince(int64_t version);
   // deleted: close it even if rows cannot be flushed.
   void Close(bool deleted);
 
+  // Runs operation(table), which gives a Status, without the GIL.
+  template <typename Operation>
+  void Run(const Operation& operation) {
+    Status status = CheckProcess();
+    if (status.ok()) {
+      py::gil_scoped_release release;
+      std::shared_lock<std::shared_mutex> lock(mutex_);
+      status = table_ == nullptr ? Closed() : operation(table_.get());
+    }
+    ThrowIfError(status);
+  }
   // Runs operation() and keeps all tables open meanwhile. A table may occur more than once.
   template <typename Operation>
   static void RunAll(const std::vector<std::shared_ptr<PyTable>>& tables, const Operation& operation);
@@ -109,17 +76,6 @@ class PyTable {
   // Call it before taking a lock: in a forked child, a thread that does not exist there may hold the lock.
   Status CheckProcess() const;
   Status Closed() const { return FailedPreconditionError("table '", name_, "' is closed"); }
-
-  template <typename Operation>
-  void Run(const Operation& operation) {
-    Status status = CheckProcess();
-    if (status.ok()) {
-      py::gil_scoped_release release;
-      std::shared_lock<std::shared_mutex> lock(mutex_);
-      status = table_ == nullptr ? Closed() : operation();
-    }
-    ThrowIfError(status);
-  }
 
   // Locks each distinct table, or returns the error of a table that is not open.
   static Result<std::vector<std::shared_lock<std::shared_mutex>>> LockAll(const std::vector<std::shared_ptr<PyTable>>& tables);
@@ -147,6 +103,9 @@ void PyTable::RunAll(const std::vector<std::shared_ptr<PyTable>>& tables, const 
   }
   ThrowIfError(status);
 }
+
+// Adds the class Table to the module.
+void DefineTable(py::module_* module);
 
 }  // namespace multitier
 
