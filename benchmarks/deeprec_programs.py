@@ -14,20 +14,22 @@ by a signal; a round gives a ratio to `static`. Systems:
 
 CPU time is that of the whole process: on a busy machine its ratio says more than that of the times.
 
-The seconds from the start of a process to its first step are printed, too, from processes that run alone.
+The part `start` is the time from the start of a process to its first step, of processes that run alone.
 """
 
-import argparse
-import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from absl import app
+from absl import flags
+
+import driver
+
+_ROOT = driver.ROOT
 _PROGRAMS = os.path.join(_ROOT, "tests", "deeprec", "zoo")
 _KINDS = {"dlrm": "criteo", "wide_and_deep": "criteo", "din": "amazon"}
 
@@ -41,7 +43,22 @@ SYSTEMS = {
 }
 
 
-def command(flags, system, data, output):
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("program", "dlrm", sorted(_KINDS), "The program.")
+flags.DEFINE_list("systems", ["static", "ev", "grouped", "defaults"], "What runs.")
+flags.DEFINE_integer("batch", 2048, "Examples of a step.", lower_bound=1)
+flags.DEFINE_integer("dim", 16, "Of an embedding.", lower_bound=1)
+flags.DEFINE_integer("buckets", 10000, "Rows of each static variable.", lower_bound=1)
+flags.DEFINE_integer("ids", 10000, "The largest id of a column.", lower_bound=1)
+flags.DEFINE_integer("width", 8, "Times the units of the towers.", lower_bound=1)
+flags.DEFINE_string("optimizer", "adagrad", "adagrad; adam is Adam for static variables too.")
+flags.DEFINE_integer("rows", 50000, "Of the data.", lower_bound=1)
+flags.DEFINE_integer("starts", 3, "Processes of each system of the part `start`.", lower_bound=1)
+FLAGS.set_default("rounds", 9)
+FLAGS.set_default("steps_per_round", 30)
+
+
+def command(system, data, output):
     run = (
         ["-m", "tf_multitier.deeprec"]
         if system != "static"
@@ -50,7 +67,7 @@ def command(flags, system, data, output):
     return [
         sys.executable,
         *run,
-        os.path.join(_PROGRAMS, flags.program + ".py"),
+        os.path.join(_PROGRAMS, FLAGS.program + ".py"),
         "--data_location",
         data,
         "--output_dir",
@@ -59,15 +76,15 @@ def command(flags, system, data, output):
         "1000000",
         "--no_eval",
         "--batch_size",
-        str(flags.batch),
+        str(FLAGS.batch),
         "--embedding_dim",
-        str(flags.dim),
+        str(FLAGS.dim),
         "--buckets",
-        str(flags.buckets),
+        str(FLAGS.buckets),
         "--width",
-        str(flags.width),
+        str(FLAGS.width),
         "--optimizer",
-        flags.optimizer,
+        FLAGS.optimizer,
         "--input_layer_partitioner",
         "0",
         *SYSTEMS[system],
@@ -77,7 +94,7 @@ def command(flags, system, data, output):
 class Program:
     """One running program, which prints a line a step."""
 
-    def __init__(self, flags, system, data, output):
+    def __init__(self, system, data, output):
         environ = dict(
             os.environ,
             PYTHONPATH=_ROOT,
@@ -88,7 +105,7 @@ class Program:
         start = time.monotonic()
         with open(self._log, "w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                command(flags, system, data, output),
+                command(system, data, output),
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -130,105 +147,47 @@ class Program:
         self._process.stdout.close()
 
 
-def starts(flags, data, output):
-    """{system: seconds from start to first step, of each round}, one process at a time."""
-    found = {system: [] for system in flags.systems}
-    for number in range(flags.starts):
-        for system in flags.systems if number % 2 else flags.systems[::-1]:
-            program = Program(flags, system, data, tempfile.mkdtemp(dir=output))
-            found[system].append(program.seconds_to_first_step)
-            program.end()
-    return found
+def report(part, found):
+    base = "static" if "static" in found else FLAGS.systems[0]
+    for system in found:
+        if system != base:
+            driver.ratio(part, found, base, system)
 
 
-def steps(flags, data, output):
-    """{system: [(seconds, CPU seconds) a step, of each round]}"""
-    programs = {
-        system: Program(flags, system, data, tempfile.mkdtemp(dir=output))
-        for system in flags.systems
-    }
-    found = {system: [] for system in flags.systems}
-    for number in range(-2, flags.rounds):  # the first two are for warming up
-        for system in flags.systems if number % 2 else flags.systems[::-1]:
-            took = programs[system].seconds_of(flags.steps)
-            if number >= 0:
-                found[system].append(took)
+def write_data(path):
+    data = os.path.join(path, "data")
+    command_line = [sys.executable, os.path.join(_PROGRAMS, "data.py"), _KINDS[FLAGS.program], data]
+    command_line += ["--count", str(FLAGS.rows), "--ids", str(FLAGS.ids)]
+    subprocess.run(command_line, check=True)
+    return data
+
+
+def measure_step(path):
+    data = write_data(path)
+    programs = {s: Program(s, data, tempfile.mkdtemp(dir=path)) for s in FLAGS.systems}
+    systems = {s: lambda _, steps, its=its: its.seconds_of(steps) for s, its in programs.items()}
+    found = driver.turns(systems)
     for program in programs.values():
         program.end()
-    return found
+    for which, part in enumerate(("step", "processor")):
+        report(part, {system: [pair[which] for pair in its] for system, its in found.items()})
 
 
-def report(title, found, unit):
-    against = "static" if "static" in found else next(iter(found))
-    for system, seconds in found.items():
-        ratios = [base / own for base, own in zip(found[against], seconds)]
-        spread = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        print(
-            f"{title:<12} {system:<9} {statistics.median(seconds) * unit:9.2f}   {statistics.median(ratios):.2f} times {against}"
-            f"  (middle half {spread[0]:.2f} to {spread[2]:.2f})"
-        )
+def measure_start(path):
+    data = write_data(path)
+
+    def start(system):
+        program = Program(system, data, tempfile.mkdtemp(dir=path))
+        program.end()
+        return program.seconds_to_first_step
+
+    systems = {system: lambda *_, its=system: start(its) for system in FLAGS.systems}
+    report("start", driver.turns(systems, 1, FLAGS.starts))
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--program", choices=sorted(_KINDS), default="dlrm")
-    parser.add_argument(
-        "--systems",
-        type=lambda names: names.split(","),
-        default=["static", "ev", "grouped", "defaults"],
-    )
-    parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--dim", type=int, default=16, help="of an embedding")
-    parser.add_argument("--buckets", type=int, default=10000, help="rows of each static variable")
-    parser.add_argument("--ids", type=int, default=10000, help="largest id of a column")
-    parser.add_argument("--width", type=int, default=8, help="times the units of the towers")
-    parser.add_argument(
-        "--optimizer", default="adagrad", help="adagrad; adam is Adam for static variables too"
-    )
-    parser.add_argument("--rows", type=int, default=50000, help="of the data")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=30, help="of a turn")
-    parser.add_argument(
-        "--starts", type=int, default=0, help="processes of each system to measure the start of"
-    )
-    parser.add_argument("--json", help="file to write the raw seconds to")
-    flags = parser.parse_args()
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as output:
-        data = os.path.join(output, "data")
-        subprocess.run(
-            [
-                sys.executable,
-                os.path.join(_PROGRAMS, "data.py"),
-                _KINDS[flags.program],
-                data,
-                "--count",
-                str(flags.rows),
-                "--ids",
-                str(flags.ids),
-            ],
-            check=True,
-        )
-        print(vars(flags), f"load average before: {load:.2f}")
-        both = steps(flags, data, output) if flags.rounds else {}
-        found = {
-            "step, ms": {system: [wall for wall, _ in its] for system, its in both.items()},
-            "CPU, ms": {system: [cpu for _, cpu in its] for system, its in both.items()},
-            "start, s": starts(flags, data, output),
-        }
-    for title, unit in (("step, ms", 1e3), ("CPU, ms", 1e3), ("start, s", 1)):
-        if any(found[title].values()):
-            report(title, found[title], unit)
-    if flags.json:
-        with open(flags.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {"flags": vars(flags), "load_average_before": load, "seconds": found},
-                file,
-                indent=1,
-            )
+def main(argv):
+    driver.run(argv, {"step": measure_step, "start": measure_start})
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -5,7 +5,7 @@
 
 A model of 26 features of 100,000 ids each (Zipf 1.05), dim 16, bags of --bag ids, pooled by mean, and two dense layers. Two servers and
 the workers are processes of a network namespace of their own, so that its loopback counts their bytes alone. The systems take turns;
-their medians and the median of the ratios are printed as JSON.
+their medians and the median of the ratios are printed.
 
 B, what must cross: for each distinct key of a table its id (8 bytes), its row and its gradient (float32), and the dense variables twice.
 In a world of n, a process owns 1/n of its keys, so (n - 1)/n of B's rows cross, and the dense gradients once each way of the ring.
@@ -23,6 +23,8 @@ from absl import app
 from absl import flags
 import numpy as np
 
+import driver
+
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("features", 26, "Tables.", lower_bound=1)
 flags.DEFINE_integer("ids", 100_000, "Ids of a table.", lower_bound=1)
@@ -32,7 +34,7 @@ flags.DEFINE_integer("batch", 2048, "Examples of a step of a worker.", lower_bou
 flags.DEFINE_integer("servers", 2, "Parameter servers.", lower_bound=1)
 flags.DEFINE_integer("workers", 1, "Workers.", lower_bound=1)
 flags.DEFINE_integer("steps", 60, "Steps that are timed, after 20 others.", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "Runs of each system, in turns.", lower_bound=1)
+FLAGS.set_default("rounds", 5)
 flags.DEFINE_bool("whole", False, "Whole tables, each on one server, instead of a part on each.")
 flags.DEFINE_string("wire_dtype", "float32", "The type of rows and gradients between processes.")
 flags.DEFINE_bool("collective", False, "Ours is a world of the workers, without servers.")
@@ -255,28 +257,25 @@ def run(system):
     return total
 
 
-def main(_):
-    if FLAGS.system and "TF_CONFIG" in os.environ:
-        its = process_of_world if FLAGS.system == "collective" else process
-        return its(json.loads(os.environ["TF_CONFIG"]))
-    if FLAGS.system:
-        return namespace()
+def measure(_):
     ours = "collective" if FLAGS.collective else "exchange"
     runs = [(run(ours), run("stock")) for _ in range(FLAGS.rounds)]
-    median = lambda pick: statistics.median(map(pick, runs))
-    print(
-        json.dumps(
-            {
-                ours: {key: median(lambda r, key=key: r[0][key]) for key in runs[0][0]},
-                "stock": {key: median(lambda r, key=key: r[1][key]) for key in runs[0][1]},
-                "speed_ratio": median(
-                    lambda r: r[0]["steps_per_second"] / r[1]["steps_per_second"]
-                ),
-            },
-            indent=1,
-        )
-    )
-    return None
+    for name, its in zip((ours, "stock"), zip(*runs)):
+        driver.note(name, **{key: statistics.median(r[key] for r in its) for key in its[0]})
+    steps = {
+        name: [1 / r["steps_per_second"] for r in its]
+        for name, its in zip((ours, "stock"), zip(*runs))
+    }
+    driver.ratio("step", steps, "stock", ours)
+
+
+def main(argv):
+    if not FLAGS.system:
+        return driver.run(argv, {"workers": measure})
+    if "TF_CONFIG" not in os.environ:
+        return namespace()
+    its = process_of_world if FLAGS.system == "collective" else process
+    return its(json.loads(os.environ["TF_CONFIG"]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Parts:
 The median of the ratios is printed, with the middle half. See docs/benchmarks.md.
 """
 
-import functools
 import os
 import shutil
 import time
@@ -28,26 +27,22 @@ from absl import flags
 import numpy as np
 import tensorflow as tf
 
-import checkpoint
+import driver
 import grouped
 import grouped_workload
-from tensorflow2 import each
-from tensorflow2 import in_a_folder
-from tensorflow2 import ratio
-from tensorflow2 import run_parts
-from tensorflow2 import turns
+from driver import each
+from driver import ratio
+from driver import turns
 import tf_multitier
 from tf_multitier import dynamicemb as de
-import workload
 
 FLAGS = flags.FLAGS
 PARTS = ("grouped", "evict", "grow", "files", "external")
-flags.DEFINE_string("path", None, "Directory on the disk to measure.")
 flags.DEFINE_integer("capacity", 1 << 17, "Rows of a full table: a power of two.", lower_bound=256)
 flags.DEFINE_integer("grown_rows", 10_000_000, "Of `grow`.", lower_bound=1)
 flags.DEFINE_integer("file_rows", 500_000, "Of each of the two tables of `files`.", lower_bound=100)
 for name, value in dict(
-    parts=list(PARTS), features=10, batch=16_384, dim=128, alpha=1.05, steps_per_round=4, batches=8
+    features=10, batch=16_384, dim=128, alpha=1.05, steps_per_round=4, batches=8
 ).items():
     FLAGS.set_default(name, value)
 SCORES = de.DynamicEmbScoreStrategy
@@ -118,11 +113,11 @@ def measure_grouped(path):
     lookups = {"dynamicemb": in_turn(own_lookup), "grouped": in_turn(plain_lookup)}
     steps = {"dynamicemb": in_turn(own_train), "grouped": in_turn(plain_train)}
     if FLAGS.fbgemm_python:
-        worker = grouped.start("fbgemm", FLAGS.fbgemm_python, "peer_fbgemm_grouped.py")
-        steps["FBGEMM"] = lambda first, count: worker.time_steps("train", first, count)
-    found = turns(lookups, FLAGS.steps_per_round)
+        worker = grouped.start("fbgemm", FLAGS.fbgemm_python, "peers.py", "--peer=fbgemm_grouped")
+        steps["FBGEMM"] = worker.system("train")
+    found = turns(lookups)
     ratio("lookup", found, "dynamicemb", "grouped", "at most 1.05")
-    found = turns(steps, FLAGS.steps_per_round)
+    found = turns(steps)
     ratio("train", found, "dynamicemb", "grouped", "at most 1.05")
     if FLAGS.fbgemm_python:
         worker.close()
@@ -153,8 +148,7 @@ def measure_evict(path):
             {
                 "full": over(full, ids_of),
                 "with room": over(other, ids_of),
-            },
-            FLAGS.steps_per_round,
+            }
         )
         ratio(name, found, "full", "with room", "at most 1.15")
 
@@ -193,7 +187,7 @@ def measure_files(path):
     increment = lambda since: lambda: de.incremental_dump(model, since, optim=True)
     systems = {
         "dump": lambda: de.DynamicEmbDump(dump, model, optim=True),
-        "cp": lambda: checkpoint.copy_all(dump, copied),
+        "cp": lambda: driver.copy(dump, copied),
         "load": lambda: de.DynamicEmbLoad(dump, other, optim=True),
         "1 % of the rows": increment(before),
         "all rows": increment(0),
@@ -204,8 +198,8 @@ def measure_files(path):
         shutil.rmtree(copied, ignore_errors=True)
         other = make()
         for name, run in systems.items():
-            checkpoint.cold(path)
-            seconds[name].append(checkpoint.timed(run))
+            driver.cold(path)
+            seconds[name].append(driver.timed(run))
     for name in ("dump", "load"):
         ratio("files", seconds, name, "cp", "at most 2")
     ratio("files", seconds, "1 % of the rows", "all rows", "at most 0.05")
@@ -268,14 +262,13 @@ def measure_external(path):
     seconds = {"step": [], "dictionary": []}
     for _ in range(4 * FLAGS.rounds):
         ids, before = rng.integers(0, rows, FLAGS.batch), PyDictStorage.seconds
-        seconds["step"].append(workload.time_steps(lambda _, ids=ids: one(model, ids), 0, 1))
+        seconds["step"].append(driver.time_steps(lambda _, ids=ids: one(model, ids), 0, 1))
         seconds["dictionary"].append(PyDictStorage.seconds - before)
     ratio("external", seconds, "step", "dictionary", "at most 1.5")
 
 
 def main(argv):
-    measures = {part: globals()[f"measure_{part}"] for part in PARTS}
-    run_parts(argv, {part: functools.partial(in_a_folder, its) for part, its in measures.items()})
+    driver.run(argv, {part: globals()[f"measure_{part}"] for part in PARTS})
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ Each system is a process. In each round each in turn does a few steps while the 
 grouped_workload.py for the work and docs/benchmarks.md for numbers.
 """
 
-import json
 import os
-import subprocess
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: fewer notices
@@ -19,6 +17,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+import driver
 import grouped_workload
 import workload
 
@@ -42,9 +41,6 @@ flags.DEFINE_string("serve", None, "Be the worker that is this system.")
 flags.DEFINE_string(
     "storage_path", None, "Where `tiered` (DRAM_SSDHASH, all rows in DRAM) keeps its files."
 )
-flags.DEFINE_string("json", None, "File to write parameters, versions, raw seconds and summary to.")
-
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def dcnv2(tf, embedded):
@@ -137,101 +133,44 @@ def serve(kind):
     grouped_workload.serve(tf, out, placeholder, train, ids, {"tensorflow": tf.__version__})
 
 
-def start(name, python, script, *arguments):
-    """A Worker of that script, with the parameters of the work."""
-    command = [python, os.path.join(_FOLDER, script), *arguments]
-    command += [f"--{flag}={value}" for flag, value in grouped_workload.parameters().items()]
-    return workload.Worker(
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), name
+def start(name, python, *arguments):
+    """A Worker of a script, with the parameters of the work."""
+    return workload.Worker(name, python, *arguments, parameters=grouped_workload.parameters())
+
+
+def measure(_):
+    own = {kind: (sys.executable, "grouped.py", f"--serve={kind}") for kind in FLAGS.systems}
+    extra = [f"--model={FLAGS.model}"] + (
+        [f"--storage_path={FLAGS.storage_path}"] if FLAGS.storage_path else []
     )
+    workers = {kind: start(kind, *command, *extra) for kind, command in own.items()}
+    for name in ("fbgemm", "tfra"):
+        if python := FLAGS[f"{name}_python"].value:
+            workers[name] = start(name, python, "peers.py", f"--peer={name}_grouped")
+    ours, *others = workers
+    for operation in grouped_workload.OPERATIONS:
+        systems = {name: worker.system(operation) for name, worker in workers.items()}
+        seconds = driver.turns(systems)
+        for name in others:
+            driver.ratio(operation, seconds, name, ours)
+    samples = {name: worker.sample() for name, worker in workers.items()}
+    for name, worker in workers.items():
+        worker.close()
+        numbers = {"peak_MiB": samples[name]["peak_mib"], **worker.about}
+        if FLAGS.model == "layer":  # hash buckets collide: whole models need not agree
+            values = [samples[its]["values"] for its in (ours, name)]
+            numbers["difference"] = workload.agree(*values)
+        driver.note(name, **numbers)
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
     if FLAGS.serve:
         return serve(FLAGS.serve)
-    load = workload.load_before()
     if FLAGS.model != "layer" and (FLAGS.fbgemm_python or FLAGS.tfra_python):
         raise app.UsageError(
             f"--model={FLAGS.model} is for systems of this Python, without --fbgemm_python and --tfra_python"
         )
-    extra = [f"--model={FLAGS.model}"] + (
-        [f"--storage_path={FLAGS.storage_path}"] if FLAGS.storage_path else []
-    )
-    workers = {
-        kind: start(kind, sys.executable, "grouped.py", f"--serve={kind}", *extra)
-        for kind in FLAGS.systems
-    }
-    if FLAGS.fbgemm_python:
-        workers["fbgemm"] = start("fbgemm", FLAGS.fbgemm_python, "peer_fbgemm_grouped.py")
-    if FLAGS.tfra_python:
-        workers["tfra"] = start("tfra", FLAGS.tfra_python, "peer_tfra_grouped.py")
-    ours = FLAGS.systems[0]
-    seconds = {
-        operation: {name: [] for name in workers} for operation in grouped_workload.OPERATIONS
-    }
-    first = 0
-    for number in range(-1, FLAGS.rounds):  # the first is for warming up
-        for operation in grouped_workload.OPERATIONS:
-            names = list(workers) if number % 2 else list(workers)[::-1]
-            for name in names:
-                took = workers[name].time_steps(operation, first, FLAGS.steps_per_round)
-                if number >= 0:
-                    seconds[operation][name].append(took)
-        first += FLAGS.steps_per_round
-    samples = {name: worker.sample() for name, worker in workers.items()}
-    for worker in workers.values():
-        worker.close()
-    for name, given in (("fbgemm", FLAGS.fbgemm_python), ("tfra", FLAGS.tfra_python)):
-        if not given:
-            print(f"without {name}: no --{name}_python")
-    print(grouped_workload.parameters())
-    print(
-        f"{'operation':<9} {'system':<10} {'ms':>9} {'examples/s':>12} {'peak MiB':>9}   {ours} is faster by"
-    )
-    summary = []
-    for operation, by_system in seconds.items():
-        for name, took in by_system.items():
-            low, ratio, high = np.percentile(
-                np.array(took) / np.array(by_system[ours]), [25, 50, 75]
-            )
-            median = float(np.median(took))
-            # Hash buckets collide: whole models need not agree.
-            difference = (
-                workload.agree(samples[ours]["values"], samples[name]["values"])
-                if FLAGS.model == "layer"
-                else None
-            )
-            summary.append(
-                {
-                    "operation": operation,
-                    "system": name,
-                    "ms": 1e3 * median,
-                    "examples_per_second": FLAGS.batch / median,
-                    "speed_ratio": ratio,
-                    "speed_ratio_quartiles": [low, high],
-                    "difference": difference,
-                }
-            )
-            print(
-                f"{operation:<9} {name:<10} {1e3 * median:>9.3f} {FLAGS.batch / median:>12.0f} {samples[name]['peak_mib']:>9}   "
-                f"{ratio:.2f} x  (middle half {low:.2f} to {high:.2f}"
-                + (")" if difference is None else f"; values differ by {difference:.1g})")
-            )
-    if FLAGS.json:
-        with open(FLAGS.json, "w") as out:
-            json.dump(
-                {
-                    "about": {name: worker.about for name, worker in workers.items()},
-                    "summary": summary,
-                    "seconds": seconds,
-                    "parameters": grouped_workload.parameters(),
-                    "load_average_before": load,
-                },
-                out,
-                indent=1,
-            )
+    return driver.run(argv, {FLAGS.model: measure})
 
 
 if __name__ == "__main__":

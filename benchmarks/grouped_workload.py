@@ -19,31 +19,14 @@ flags.DEFINE_integer("features", 26, "Features, a table each.", lower_bound=1)
 flags.DEFINE_integer("vocabulary", 1_000_000, "Ids of a feature.", lower_bound=1)
 flags.DEFINE_integer("hot", 1, "Ids of a feature in an example.", lower_bound=1)
 
-NAMES = (
-    "features",
-    "vocabulary",
-    "hot",
-    "dim",
-    "batch",
-    "alpha",
-    "batches",
-    "threads",
-    "learning_rate",
-    "seed",
-    "processor_time",
-)
+NAMES = ("features", "vocabulary", "hot")
 OPERATIONS = ("lookup", "train")
 
 
 def batches():
     """Row numbers: int64 [batches, features, batch x hot]; the ids of an example are contiguous."""
-    random = np.random.default_rng(FLAGS.seed)
-    u = random.random((FLAGS.batches, FLAGS.features, FLAGS.batch * FLAGS.hot))
-    if FLAGS.alpha == 0.0:
-        return (u * FLAGS.vocabulary).astype(np.int64)
-    limit, e = FLAGS.vocabulary + 1.0, 1.0 - FLAGS.alpha
-    x = np.exp(u * np.log(limit)) if abs(e) < 1e-9 else (1.0 + u * (limit**e - 1.0)) ** (1.0 / e)
-    return np.clip(x.astype(np.int64) - 1, 0, FLAGS.vocabulary - 1)
+    shape = (FLAGS.batches, FLAGS.features, FLAGS.batch * FLAGS.hot)
+    return workload.drawn(shape, FLAGS.vocabulary)
 
 
 def keys(ranks):
@@ -62,7 +45,9 @@ def indices():
 
 def parameters():
     """The flags that define the workload."""
-    return {name: FLAGS[name].value for name in NAMES}
+    its = {name: FLAGS[name].value for name in NAMES} | workload.parameters()
+    del its["rows"]
+    return its
 
 
 def sparse_ids(tf):

@@ -4,28 +4,20 @@ r"""Compares the hit rates of the default replacement with exact LRU, over Zipf 
     python benchmarks/hit_rate.py
 
 Runs benchmarks/hit_rate, one cell a process, and prints a table of "ours (points over LRU)". Below 64 Ki rows of DRAM a table's order
-is exact LRU itself, so the smallest cache is measured on more keys. --criteo adds the ids of generated Criteo-like rows
+is exact LRU itself, so the smallest cache is measured on more keys. The part criteo has the ids of generated Criteo-like rows
 (examples/criteo.py), 26 features of 2,048 rows a batch, in caches of 64 Ki rows, 96 Ki and 128 Ki.
 """
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 
 from absl import app
 from absl import flags
 
+import driver
+
 FLAGS = flags.FLAGS
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-flags.DEFINE_string(
-    "benchmark", os.path.join(_ROOT, "bazel-bin", "benchmarks", "hit_rate"), "The program."
-)
-flags.DEFINE_bool(
-    "criteo", False, "Generated Criteo-like rows, too (needs the package's TensorFlow)."
-)
-flags.DEFINE_string("json", None, "File to write all cells to.")
 
 ZIPF = (0.8, 1.05, 1.2)
 CACHE = (1, 5, 10, 20)
@@ -34,11 +26,7 @@ DRIFT = ("none", "slow", "fast", "one-shot")
 
 def run(*arguments):
     """The program's report of one cell."""
-    return json.loads(
-        subprocess.run(
-            [FLAGS.benchmark, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-    )
+    return driver.output_of_program("benchmarks/hit_rate", *arguments)
 
 
 def cell(zipf, cache, drift):
@@ -54,7 +42,7 @@ def criteo():
     """Cells of a trace of ids of the examples' generated rows."""
     import numpy as np  # pylint: disable=import-outside-toplevel
 
-    sys.path.insert(0, os.path.join(_ROOT, "examples"))
+    sys.path.insert(0, os.path.join(driver.ROOT, "examples"))
     import criteo as rows  # pylint: disable=import-outside-toplevel,import-error
 
     model, random, numbers = rows.ClickModel(), np.random.default_rng(1), {}
@@ -83,33 +71,25 @@ def criteo():
         ]
 
 
-def main(_):
-    if not os.path.exists(FLAGS.benchmark):
-        raise app.UsageError(
-            f"{FLAGS.benchmark} does not exist: run `python3 configure.py bench` first"
-        )
-    cells = []
-    print("| Zipf | drift | " + " | ".join(f"{cache} %" for cache in CACHE) + " |")
-    print("|---" * (2 + len(CACHE)) + "|")
+def report(name, cells):
+    text = ", ".join(
+        f"{c['cache_percent']:.3g} %: {c['table']:.1f} ({c['over_lru']:+.1f})" for c in cells
+    )
+    driver.note(name, hit_rates=text)
+
+
+def measure_zipf(_):
     for zipf in ZIPF:
         for drift in DRIFT:
-            row = [cell(zipf, cache, drift) for cache in CACHE]
-            cells += row
-            print(
-                f"| {zipf} | {drift} | "
-                + " | ".join(f"{c['table']:.1f} ({c['over_lru']:+.1f})" for c in row)
-                + " |",
-                flush=True,
-            )
-    if FLAGS.criteo:
-        for c in criteo():
-            cells.append(c)
-            print(
-                f"Criteo-like rows, {c['cache_percent']} % ({c['rows']} rows): {c['table']:.1f} ({c['over_lru']:+.1f})"
-            )
-    if FLAGS.json:
-        with open(FLAGS.json, "w", encoding="utf-8") as file:
-            json.dump(cells, file, indent=1)
+            report(f"{zipf}, {drift}", [cell(zipf, cache, drift) for cache in CACHE])
+
+
+def measure_criteo(_):
+    report("criteo", criteo())
+
+
+def main(argv):
+    driver.run(argv, {"zipf": measure_zipf, "criteo": measure_criteo})
 
 
 if __name__ == "__main__":

@@ -28,22 +28,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import checkpoint
+import driver
 import grouped_workload
-from tensorflow2 import each
-from tensorflow2 import in_a_folder
-from tensorflow2 import ratio
-from tensorflow2 import run_parts
-from tensorflow2 import short_turns
+from driver import each
+from driver import ratio
+from driver import short_turns
 import tf_multitier
 from tf_multitier import one_embedding
 import workload
 
 FLAGS = flags.FLAGS
 PARTS = ("tables", "numbers", "ssd", "snapshots", "files")
-flags.DEFINE_string("path", None, "Directory on the disk to measure.")
 flags.DEFINE_integer("disk_rounds", 7, "Rounds of snapshots and files.", lower_bound=1)
-FLAGS.set_default("parts", list(PARTS))
+FLAGS.set_default("batch", 2048)
+FLAGS.set_default("alpha", 1.05)
 FLAGS.set_default("vocabulary", 100_000)
 START = one_embedding.make_table_options(
     one_embedding.make_constant_initializer(workload.INITIAL_VALUE)
@@ -183,7 +181,7 @@ def upserted(path, rows):
 
 def saved(embedding, name):
     """Seconds of a snapshot."""
-    return checkpoint.timed(lambda: embedding.save_snapshot(name))
+    return driver.timed(lambda: embedding.save_snapshot(name))
 
 
 def measure_snapshots(path):
@@ -212,20 +210,19 @@ def measure_files(path):
             for _ in reader:
                 pass
 
-    systems = {"writer": write, "cp": lambda: checkpoint.copy_all(folder, copied), "reader": read}
+    systems = {"writer": write, "cp": lambda: driver.copy(folder, copied), "reader": read}
     seconds = {name: [] for name in systems}
     for _ in range(FLAGS.disk_rounds):
         for name, run in systems.items():
-            checkpoint.cold(path)
-            seconds[name].append(checkpoint.timed(run))
+            driver.cold(path)
+            seconds[name].append(driver.timed(run))
         shutil.rmtree(folder), shutil.rmtree(copied)
     for name in ("writer", "reader"):
         ratio("files", seconds, name, "cp", "at most 2")
 
 
 def main(argv):
-    measures = {part: globals()[f"measure_{part}"] for part in PARTS}
-    run_parts(argv, {part: functools.partial(in_a_folder, its) for part, its in measures.items()})
+    driver.run(argv, {part: globals()[f"measure_{part}"] for part in PARTS})
 
 
 if __name__ == "__main__":

@@ -4,23 +4,27 @@
 
 The log has a label, 13 numbers and 26 strings a row, as Criteo's; ids follow a Zipf distribution. CSV is read as DeepRec's model
 zoo reads it: TextLineDataset, shuffle (`csv_shuffled` only), batch, a parallel map of decode_csv. All pipelines end in prefetch(2).
-CPU time is that of the whole process: with a busy machine, or other cores, its ratio says more than that of the rates.
+Processor time is that of the whole process: with a busy machine, or other cores, its ratio says more than that of the times.
 """
 
-import argparse
-import json
 import os
-import statistics
-import tempfile
 import time
 
+from absl import app
+from absl import flags
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import tensorflow as tf
 
+import driver
 from tf_multitier.data import ParquetDataset
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("rows", 400_000, "Rows of the log.", lower_bound=1)
+flags.DEFINE_integer("batch", 2048, "Rows of a batch.", lower_bound=1)
+FLAGS.set_default("rounds", 5)
 
 _NUMBERS = [f"I{i}" for i in range(1, 14)]
 _STRINGS = [f"C{i}" for i in range(1, 27)]
@@ -28,9 +32,9 @@ _NAMES = ["clicked", *_NUMBERS, *_STRINGS]
 _PASSES = 5
 
 
-def write_log(directory, rows, seed):
+def write_log(directory, rows):
     """Writes log.parquet and log.csv of the same rows."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(1)
     columns = {"clicked": generator.integers(0, 2, rows).astype(np.int32)}
     columns.update(
         (name, generator.integers(0, 1000, rows).astype(np.float32)) for name in _NUMBERS
@@ -71,59 +75,42 @@ def parquet(directory, batch):
 _READERS = (csv, csv_shuffled, parquet)
 
 
-def measure(reader, directory, batch, rows):
-    """(rows/s, CPU us a row) of reading the log _PASSES times, after the first batch: TensorFlow prepares its functions for that one."""
+def read(reader, directory):
+    """(seconds, processor seconds) a row of reading the log _PASSES times, after the first batch: TensorFlow prepares its functions
+    for that one.
+    """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         iterator = tf.compat.v1.data.make_initializable_iterator(
-            reader(directory, batch).repeat(_PASSES)
+            reader(directory, FLAGS.batch).repeat(_PASSES)
         )
         features, labels = iterator.get_next()
         take = tf.group(tf.size(labels), *features.values())
         session.run(iterator.initializer)
         session.run(take)
-        rows = rows * _PASSES - batch
+        rows = FLAGS.rows * _PASSES - FLAGS.batch
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             while True:
                 session.run(take)
         except tf.errors.OutOfRangeError:
             pass
-        return rows / (time.perf_counter() - wall), (time.process_time() - cpu) / rows * 1e6
+        return (time.perf_counter() - wall) / rows, (time.process_time() - cpu) / rows
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def measure(directory):
+    write_log(directory, FLAGS.rows)
+    found = driver.turns(
+        {reader.__name__: lambda *_, its=reader: read(its, directory) for reader in _READERS}, 1
     )
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=5, help="passes of each reader, in turns")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="a file for the raw numbers")
-    flags = parser.parse_args()
-    tf.compat.v1.disable_eager_execution()
-    results = {reader.__name__: [] for reader in _READERS}
-    with tempfile.TemporaryDirectory() as directory:
-        write_log(directory, flags.rows, flags.seed)
-        for _ in range(flags.rounds):
-            for reader in _READERS:
-                results[reader.__name__].append(measure(reader, directory, flags.batch, flags.rows))
-    median = {
-        name: [statistics.median(values) for values in zip(*passes)]
-        for name, passes in results.items()
-    }
-    print(f"{flags.rows} rows, batch {flags.batch}, median of {flags.rounds} passes")
-    print(
-        "reader         rows/s   CPU us/row   ParquetDataset's rows/s over it   its CPU over ParquetDataset's"
-    )
-    for name, (rate, cpu) in median.items():
-        print(
-            f"{name:12s} {rate:8.0f} {cpu:12.2f} {median['parquet'][0] / rate:33.2f} {cpu / median['parquet'][1]:30.2f}"
-        )
-    if flags.json:
-        with open(flags.json, "w", encoding="utf-8") as file:
-            json.dump({"flags": vars(flags), "results": results}, file, indent=1)
+    for which, part in enumerate(("row", "processor")):
+        seconds = {name: [pair[which] for pair in pairs] for name, pairs in found.items()}
+        for name in ("csv", "csv_shuffled"):
+            driver.ratio(part, seconds, name, "parquet")
+
+
+def main(argv):
+    driver.run(argv, {"parquet": measure})
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -1,8 +1,8 @@
 r"""Compares a table ten times as large as its memory with LevelDB and RocksDB on the same work.
 
     python3 configure.py bench
-    python benchmarks/storage_kv.py --directory=/mnt/ssd --memory_mb=576 --miss_cost
-    python benchmarks/storage_kv.py --directory=/mnt/ssd --stores=tf_multitier --rounds=1 --rows=100_000_000 --cache_mb=1024 --hits
+    python benchmarks/storage_kv.py --path=/mnt/ssd --memory_mb=576 --miss_cost
+    python benchmarks/storage_kv.py --path=/mnt/ssd --stores=tf_multitier --rounds=1 --rows=100_000_000 --cache_mb=1024 --hits
 
 Runs benchmarks/storage_kv once for each store and round, in turns, each in a process of its own, and prints the medians and by how
 much ours is ahead. What is done and what the numbers mean is at the top of benchmarks/storage_kv/storage_kv.cc. RocksDB takes part
@@ -21,16 +21,11 @@ import subprocess
 from absl import app
 from absl import flags
 
+import driver
+
 FLAGS = flags.FLAGS
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-flags.DEFINE_string(
-    "benchmark",
-    os.path.join(_ROOT, "bazel-bin", "benchmarks", "storage_kv", "storage_kv"),
-    "The program.",
-)
-flags.DEFINE_string("directory", "/tmp", "Where the files go: a directory on the disk to measure.")
 flags.DEFINE_list("stores", ["tf_multitier", "leveldb", "rocksdb"], "Stores to run.")
-flags.DEFINE_integer("rounds", 3, "Runs of each store; the median counts.", lower_bound=1)
+FLAGS.set_default("rounds", 3)
 flags.DEFINE_integer("rows", 10_000_000, "Rows.", lower_bound=1)
 flags.DEFINE_integer("cache_mb", 256, "Memory of the store's cache, in MiB.", lower_bound=1)
 flags.DEFINE_integer(
@@ -59,7 +54,18 @@ flags.DEFINE_integer(
     "threads", 1, "Threads lent to each call of ours, the calling one included.", lower_bound=1
 )
 flags.DEFINE_bool("hits", False, "Also report what a lookup of a key in memory costs in ours.")
-flags.DEFINE_string("json", None, "File to write all results to.")
+
+
+OURS = "tf_multitier"
+NUMBERS = (
+    "unique_rows_s",
+    "peak_mb",
+    "cpu_us_per_row",
+    "miss_rate",
+    "of_roofline",
+    "disk_iops",
+    "hit_ns",
+)
 
 
 @contextlib.contextmanager
@@ -85,14 +91,15 @@ def limited(megabytes):
         os.rmdir(group)
 
 
-def run(store, cache_mb, memory_mb=0):
+def run(store, path, cache_mb, memory_mb=0):
     """The report of one run of a store, or None if the store is not installed."""
     ours = store == "tf_multitier"
     warm, seconds = (FLAGS.warm, 0) if ours else (FLAGS.peer_warm, FLAGS.peer_seconds)
+    program = driver.program("benchmarks/storage_kv/storage_kv")
     command = [
-        FLAGS.benchmark,
+        program,
         store,
-        FLAGS.directory,
+        path,
         f"rows={FLAGS.rows}",
         f"cache_mb={cache_mb}",
         f"warm={warm}",
@@ -113,57 +120,44 @@ def run(store, cache_mb, memory_mb=0):
     return json.loads(result.stdout)
 
 
-def main(_):
-    if not os.path.exists(FLAGS.benchmark):
-        raise app.UsageError(
-            f"{FLAGS.benchmark} does not exist: run `python3 configure.py bench` first"
-        )
+def measure(path):
     results = {store: [] for store in FLAGS.stores}
     for _ in range(FLAGS.rounds):
         for store in FLAGS.stores:
-            result = run(store, FLAGS.cache_mb, FLAGS.memory_mb)
+            result = run(store, path, FLAGS.cache_mb, FLAGS.memory_mb)
             if result is not None:
                 results[store].append(result)
+    results = {store: runs for store, runs in results.items() if runs}
+    medians = {
+        store: {
+            name: statistics.median(run[name] for run in runs if name in run)
+            for name in {name for run in runs for name, value in run.items() if name in NUMBERS}
+        }
+        for store, runs in results.items()
+    }
+    for store, numbers in medians.items():
+        driver.note(store, **{name: numbers[name] for name in NUMBERS if name in numbers})
+    if OURS not in results:
+        return
+    seconds = {s: [1 / run["unique_rows_s"] for run in runs] for s, runs in results.items()}
+    for store in results:
+        if store != OURS:
+            driver.ratio("row", seconds, store, OURS)
+    batch = [statistics.median(run["batch_ms"][i] for run in results[OURS]) for i in (0, 1)]
+    driver.note("batch", median_ms=batch[0], ms_of_99_percent=batch[1])
+    if FLAGS.miss_cost:
+        resident = run(OURS, path, FLAGS.rows * 128 * 2 >> 20)
+        beyond = medians[OURS]["cpu_us_per_row"] - resident["cpu_us_per_row"]
+        driver.note(
+            "miss",
+            cpu_us_beyond_a_row_in_memory=beyond / medians[OURS]["miss_rate"],
+            cpu_us_of_a_row_in_memory=resident["cpu_us_per_row"],
+            rows_s_in_memory=resident["unique_rows_s"],
+        )
 
-    def median(store, name):
-        values = [result[name] for result in results[store] if name in result]
-        return statistics.median(values) if values else float("nan")
 
-    print(
-        f"{'store':14} {'rows/s':>10} {'peak MB':>8} {'CPU us/row':>10} {'miss rate':>9} {'of roofline':>11} {'disk IOPS':>9} "
-        f"{'ours / it':>9}"
-    )
-    for store, runs in results.items():
-        if not runs:
-            continue
-        ahead = (
-            median("tf_multitier", "unique_rows_s") / median(store, "unique_rows_s")
-            if results.get("tf_multitier")
-            else 0
-        )
-        print(
-            f"{store:14} {median(store, 'unique_rows_s'):10.0f} {median(store, 'peak_mb'):8.0f} "
-            f"{median(store, 'cpu_us_per_row'):10.2f} {median(store, 'miss_rate'):9.3f} {median(store, 'of_roofline'):11.2f} "
-            f"{median(store, 'disk_iops'):9.0f} {ahead:9.1f}"
-        )
-    ours = results.get("tf_multitier")
-    if ours:
-        print(
-            "batch, ms: median, 99 %:",
-            *(round(statistics.median(one["batch_ms"][i] for one in ours), 1) for i in (0, 1)),
-        )
-    if ours and FLAGS.hits:
-        print("lookup of a key in memory, ns:", median("tf_multitier", "hit_ns"))
-    if ours and FLAGS.miss_cost:
-        resident = run("tf_multitier", FLAGS.rows * 128 * 2 >> 20)
-        beyond = median("tf_multitier", "cpu_us_per_row") - resident["cpu_us_per_row"]
-        print(
-            f"CPU us of a missed row: {beyond / median('tf_multitier', 'miss_rate'):.2f}, beyond the "
-            f"{resident['cpu_us_per_row']:.2f} of a row in memory; {resident['unique_rows_s']:.0f} rows/s there"
-        )
-    if FLAGS.json:
-        with open(FLAGS.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
+def main(argv):
+    driver.run(argv, {"stores": measure})
 
 
 if __name__ == "__main__":

@@ -4,24 +4,17 @@ r"""Cost of one key in the engine while a table grows from 1 M to 40 M keys: loo
     python benchmarks/table_size.py --plot=table_size.png
 
 Runs cc/table/benchmark/embedding_table_benchmark (NumPy's own costs would blur 20 ns) and reads its JSON. Dim 16 with an Adagrad slot, 65,536
-uniform keys a batch. --input takes the JSON of an earlier run instead. 40 M keys need 8 GiB of memory.
+uniform keys a batch. 40 M keys need 8 GiB of memory.
 """
 
-import json
-import os
 import re
-import subprocess
 
 from absl import app
 from absl import flags
 
+import driver
+
 FLAGS = flags.FLAGS
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-flags.DEFINE_string(
-    "benchmark",
-    os.path.join(_ROOT, "bazel-bin", "cc", "table", "embedding_table_benchmark"),
-    "The program.",
-)
 flags.DEFINE_integer("max_millions", 40, "Leave larger sizes out.", lower_bound=1)
 flags.DEFINE_float(
     "min_time", 0.5, "Seconds that each measurement takes at least.", lower_bound=0.01
@@ -29,29 +22,26 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "repetitions", 3, "Runs of each measurement; the median counts.", lower_bound=1
 )
-flags.DEFINE_string("input", None, "JSON of an earlier run, --benchmark_format=json.")
-flags.DEFINE_string("json", None, "File to write that JSON to.")
 flags.DEFINE_string("plot", None, "PNG to write.")
 
-FAMILIES = {"BM_Lookup": "lookup", "BM_Apply": "Adagrad apply", "BM_Fill": "insert, from empty"}
+FAMILIES = {
+    "BM_Lookup": "lookup",
+    "BM_Apply": "Adagrad apply",
+    "BM_Fill": "insert, from empty",
+}  # ns a key
 
 
-def run():
+def output():
     """The benchmark's JSON."""
     sizes = [millions for millions in (1, 2, 5, 10, 20, 40) if millions <= FLAGS.max_millions]
     names = "|".join(str(millions << 20) for millions in sizes)
-    command = [
-        FLAGS.benchmark,
+    return driver.output_of_program(
+        "cc/table/benchmark/embedding_table_benchmark",
         f"--benchmark_filter=^({'|'.join(FAMILIES)})/({names})(/|$)",
         "--benchmark_format=json",
         f"--benchmark_min_time={FLAGS.min_time}",
         f"--benchmark_repetitions={FLAGS.repetitions}",
-    ]
-    if not os.path.exists(FLAGS.benchmark):
-        raise app.UsageError(
-            f"{FLAGS.benchmark} does not exist: run `python3 configure.py bench` first"
-        )
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    )
 
 
 def costs(report):
@@ -101,34 +91,17 @@ def plot(found, path):
     figure.savefig(path, dpi=120)
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    if FLAGS.input:
-        with open(FLAGS.input) as source:
-            report = json.load(source)
-    else:
-        report = run()
-    if FLAGS.json:
-        with open(FLAGS.json, "w") as out:
-            json.dump(report, out, indent=1)
-    found, index_bytes = costs(report)
-    sizes = sorted({rows for by_rows in found.values() for rows in by_rows})
-    print(f"load average {report['context'].get('load_avg')}; ns a key, one thread")
-    print(
-        f"{'keys':>10} "
-        + " ".join(f"{title:>20}" for title in FAMILIES.values())
-        + f" {'index bytes/key':>16}"
-    )
-    for rows in sizes:
-        cells = [found.get(family, {}).get(rows) for family in FAMILIES]
-        print(
-            f"{rows:>10} "
-            + " ".join(f"{'-' if ns is None else format(ns, '.1f'):>20}" for ns in cells)
-            + f" {format(index_bytes[rows], '.1f') if rows in index_bytes else '-':>16}"
-        )
+def measure(_):
+    found, index_bytes = costs(output())
+    for rows in sorted({rows for by_rows in found.values() for rows in by_rows}):
+        ns = {FAMILIES[name]: its[rows] for name, its in found.items() if rows in its}
+        driver.note(f"{rows} keys".ljust(14), **ns, index_bytes=index_bytes.get(rows, 0))
     if FLAGS.plot:
         plot(found, FLAGS.plot)
+
+
+def main(argv):
+    driver.run(argv, {"size": measure})
 
 
 if __name__ == "__main__":

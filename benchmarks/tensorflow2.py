@@ -16,10 +16,7 @@ Parts:
 A round gives one ratio of each pair. The medians of the ratios are printed, with the middle half. See docs/benchmarks.md.
 """
 
-import json
 import os
-import tempfile
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: fewer notices
 
@@ -29,6 +26,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import driver
+from driver import each
+from driver import ratio
+from driver import short_turns
+from driver import turns
+from driver import whole
 import grouped
 import grouped_workload
 import tf_multitier
@@ -38,100 +41,16 @@ import workload
 v1 = tf.compat.v1
 FLAGS = flags.FLAGS
 PARTS = ("grouped", "fit", "stock", "lookup", "search")
-flags.DEFINE_list("parts", list(PARTS), "What to measure.")
 flags.DEFINE_integer("lookup_ids", 65_536, "Ids of a step of `lookup`.", lower_bound=1)
 flags.DEFINE_integer("fit_steps", 100, "Steps of a turn of `fit`.", lower_bound=1)
 flags.DEFINE_bool("quick", False, "Three rounds, fewer rows and steps: the numbers mean little.")
 FLAGS.set_default("batch", 2048)
 FLAGS.set_default("alpha", 1.05)
-FLAGS.set_default("rounds", 15)
-FLAGS.set_default("steps_per_round", 8)
 QUICK = dict(
     rounds=3, steps_per_round=4, fit_steps=10, rows=20_000, vocabulary=20_000, lookup_ids=4096
 )
 
 START = tf.constant_initializer(workload.INITIAL_VALUE)
-
-
-def short_turns(systems):
-    """Like turns, for systems whose steps differ by little: many short turns, so that a pair of times is from one state of the
-    machine.
-    """
-    return turns(systems, min(3, FLAGS.steps_per_round), 16 * FLAGS.rounds)
-
-
-def turns(systems, steps, rounds=None):
-    """{system: [seconds a step of each round]} of {system: function of (number of the first step, steps) -> seconds a step}."""
-    seconds = {name: [] for name in systems}
-    for number in range(-1, rounds or FLAGS.rounds):  # the first is for warming up
-        for name in list(systems) if number % 2 else list(systems)[::-1]:
-            took = systems[name]((number + 1) * steps, steps)
-            if number >= 0:
-                seconds[name].append(took)
-    return seconds
-
-
-def each(step):
-    """A system of a function of the step's number: the median of its steps."""
-    return lambda first, steps: workload.time_steps(step, first, steps)
-
-
-def whole(run):
-    """A system of a function of the number of steps, which runs them all."""
-
-    def timed(_, steps):
-        begin = time.perf_counter()
-        run(steps)
-        return (time.perf_counter() - begin) / steps
-
-    return timed
-
-
-_lines: list = []  # of the report
-
-
-def ratio(part, seconds, over, under, bound):
-    """A line of the report: how many times as long a step of `over` takes as one of `under`. bound: its target, as text."""
-    low, middle, high = np.percentile(
-        np.array(seconds[over]) / np.array(seconds[under]), [25, 50, 75]
-    )
-    ms = [1e3 * float(np.median(seconds[name])) for name in (over, under)]
-    _lines.append(
-        dict(part=part, over=over, under=under, ms=ms, ratio=middle, quartiles=[low, high])
-    )
-    print(
-        f"{part:<8} {over:<18} {ms[0]:>8.2f} ms   {under:<18} {ms[1]:>8.2f} ms   {middle:6.2f} x  "
-        f"({low:.2f} to {high:.2f}; target {bound})",
-        flush=True,
-    )
-
-
-def in_a_folder(measure):
-    """Calls measure(path) with a temporary folder in --path."""
-    with tempfile.TemporaryDirectory(dir=FLAGS.path) as path:
-        measure(path)
-
-
-def run_parts(argv, measures):
-    """What a program of parts does. measures: {part: function}."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    unknown = set(FLAGS.parts) - set(measures)
-    if unknown:
-        raise app.UsageError(
-            f"--parts: expected some of {', '.join(measures)}, found {', '.join(sorted(unknown))}"
-        )
-    if FLAGS.quick:
-        for name, value in QUICK.items():
-            if not FLAGS[name].present:
-                FLAGS[name].value = value
-    load = workload.load_before()
-    for part in FLAGS.parts:
-        measures[part]()
-    if FLAGS.json:
-        with open(FLAGS.json, "w", encoding="utf-8") as out:
-            about = dict(tensorflow=tf.__version__, keras=keras.__version__)
-            json.dump(dict(about=about, summary=_lines, load_average_before=load), out, indent=1)
 
 
 # ---- a group of tables
@@ -180,7 +99,7 @@ def eager_step(name):
     return step
 
 
-def measure_grouped():
+def measure_grouped(_):
     arrays = grouped_workload.keys(grouped_workload.batches())
     tensors = [tf.constant(array) for array in arrays]
     count = len(arrays)
@@ -208,9 +127,9 @@ def measure_grouped():
     }
     worker = None
     if FLAGS.fbgemm_python:
-        worker = grouped.start("fbgemm", FLAGS.fbgemm_python, "peer_fbgemm_grouped.py")
-        systems["FBGEMM"] = lambda first, steps: worker.time_steps("train", first, steps)
-    seconds = turns(systems, FLAGS.steps_per_round)
+        worker = grouped.start("fbgemm", FLAGS.fbgemm_python, "peers.py", "--peer=fbgemm_grouped")
+        systems["FBGEMM"] = worker.system("train")
+    seconds = turns(systems)
     ratio("grouped", pairs, "tf.function", "Session", "at most 1.1")
     ratio("grouped", pairs, "concrete function", "Session", "at most 1.1")
     ratio("grouped", pairs, "other Session", "Session", "1, the noise")
@@ -269,7 +188,7 @@ def looped(features, steps):
     return whole(run)
 
 
-def measure_fit():
+def measure_fit(_):
     features = grouped_workload.keys(grouped_workload.batches())[:, :, : FLAGS.batch]
     one = dict(output_dim=FLAGS.dim, combiner="sum", embeddings_initializer="zeros")
     names = [f"f{i}" for i in range(FLAGS.features)]
@@ -289,7 +208,7 @@ def measure_fit():
         ratio("fit", seconds, name, "tf.function loop", "at most 1.25")
 
 
-def measure_stock():
+def measure_stock(_):
     random = np.random.default_rng(FLAGS.seed)
     ranks = random.integers(0, FLAGS.rows, (FLAGS.batches, 1, FLAGS.batch))
     rate, steps = FLAGS.learning_rate, max(FLAGS.fit_steps // 10, 2)
@@ -317,7 +236,7 @@ def measure_stock():
 # ---- lookups of one table
 
 
-def measure_lookup():
+def measure_lookup(_):
     random = np.random.default_rng(FLAGS.seed)
     ranks = random.integers(0, FLAGS.rows, (FLAGS.batches, FLAGS.lookup_ids))
     keys = workload.keys_of(ranks)
@@ -364,7 +283,7 @@ def measure_lookup():
 # ---- the best rows of one table
 
 
-def measure_search():
+def measure_search(_):
     random = np.random.default_rng(FLAGS.seed)
     matrix = random.normal(size=(FLAGS.rows, FLAGS.dim)).astype("float32")
     layer = multitier_keras.Embedding(FLAGS.dim)
@@ -387,7 +306,11 @@ def measure_search():
 
 
 def main(argv):
-    run_parts(argv, {part: globals()[f"measure_{part}"] for part in PARTS})
+    if FLAGS.quick:
+        for name, value in QUICK.items():
+            if not FLAGS[name].present:
+                FLAGS[name].value = value
+    driver.run(argv, {part: globals()[f"measure_{part}"] for part in PARTS})
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-r"""Compares lookup and Adagrad step of an embedding variable with a stock TensorFlow variable, in one process and one Session.
+r"""Compares lookup and Adagrad step of an embedding variable with stock TensorFlow, in one Session, and with TFRA, by processes.
 
     python benchmarks/tensorflow_ops.py
-    python benchmarks/tensorflow_ops.py --alpha=1.05 --json=run.json
+    python benchmarks/tensorflow_ops.py --alpha=1.05 --parts=tfra --tfra_python=tfra/bin/python
 
-Stock TensorFlow: `tf.nn.embedding_lookup` on a [rows, dim] resource variable (a gather: ids are row numbers, nothing is hashed), and
-`tf.compat.v1.train.AdagradOptimizer`. Ours: the same two calls on an embedding variable. See workload.py for the work and
-docs/benchmarks.md for numbers.
+Parts:
+
+  stock   `tf.nn.embedding_lookup` on a [rows, dim] resource variable (a gather: ids are row numbers, nothing is hashed), and
+          `tf.compat.v1.train.AdagradOptimizer`. Ours: the same two calls on an embedding variable
+  tfra    a cuckoo hash table of TensorFlow Recommenders Addons, which needs another Python: each system is a process, which builds
+          and fills its table first, and waits while the other has its turn
+
+See workload.py for the work and docs/benchmarks.md for numbers.
 """
 
-import json
 import os
 import sys
 
@@ -18,13 +22,12 @@ from absl import app
 from absl import flags
 import tensorflow.compat.v1 as tf
 
+import driver
 import workload
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("json", None, "File to write parameters, raw seconds and summary to.")
-flags.DEFINE_bool(
-    "serve", False, "Run as the worker of compare.py: embedding variable only, commands from stdin."
-)
+flags.DEFINE_string("tfra_python", None, "Python with TFRA, for the part of it.")
+flags.DEFINE_bool("serve", False, "Be the worker with an embedding variable, of the part tfra.")
 
 OURS, STOCK = "tf_multitier", "tensorflow"
 
@@ -64,15 +67,14 @@ def callables(session, ids, ops, batches):
     return {name: (lambda i, run=run: run(batches[i % len(batches)])) for name, run in made.items()}
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {argv[1:]}")
-    load = workload.load_before()
+def systems_of(kinds):
+    """({name: {operation: function of the batch's number}}, {name: function that gives the values of a sample}).
+
+    Args:
+      kinds: {name: (function that makes a variable, function from row numbers to ids)}.
+    """
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    kinds = {OURS: (embedding_variable, workload.keys_of)}
-    if not FLAGS.serve:
-        kinds[STOCK] = (static_variable, lambda ranks: ranks)
     ranks = workload.rank_batches()
     ids = tf.placeholder(tf.int64, [None], "ids")
     target = tf.constant(workload.targets())
@@ -88,35 +90,51 @@ def main(argv):
         samples[name] = lambda values=values, ids_of=ids_of: session.run(
             values, {ids: ids_of(workload.sample_ranks())}
         )
-    about = {"tensorflow": tf.__version__, "python": sys.version.split()[0]}
-    if FLAGS.serve:
-        return workload.serve(systems[OURS], samples[OURS], about)
+    return systems, samples
 
-    turns = {
-        name: (
-            lambda operation, first, n, steps=steps: workload.time_steps(steps[operation], first, n)
-        )
-        for name, steps in systems.items()
+
+KINDS = {
+    OURS: (embedding_variable, workload.keys_of),
+    STOCK: (static_variable, lambda ranks: ranks),
+}
+
+
+def measure_stock(_):
+    systems, samples = systems_of(KINDS)
+    for operation in workload.OPERATIONS:
+        its = {name: driver.each(steps[operation]) for name, steps in systems.items()}
+        driver.ratio(operation, driver.turns(its), STOCK, OURS)
+    driver.note("values", difference=workload.agree(*(sample() for sample in samples.values())))
+
+
+def measure_tfra(_):
+    if not FLAGS.tfra_python:
+        raise app.UsageError("--tfra_python: expected a Python with TFRA, found none")
+    start = lambda *its: workload.Worker(*its, parameters=workload.parameters())
+    workers = {
+        OURS: start(OURS, sys.executable, "tensorflow_ops.py", "--serve"),
+        "tfra": start("tfra", FLAGS.tfra_python, "peers.py", "--peer=tfra"),
     }
-    seconds = workload.interleave(turns)
-    rows = workload.summarise(seconds, OURS, STOCK)
-    difference = workload.agree(samples[OURS](), samples[STOCK]())
-    print(f"TensorFlow {tf.__version__}; {workload.parameters()}")
-    workload.print_table(rows)
-    print(f"largest difference between their values after the same steps: {difference:.2g}")
-    if FLAGS.json:
-        with open(FLAGS.json, "w") as out:
-            json.dump(
-                {
-                    "about": about,
-                    "parameters": workload.parameters(),
-                    "summary": rows,
-                    "seconds": seconds,
-                    "load_average_before": load,
-                },
-                out,
-                indent=1,
-            )
+    for operation in workload.OPERATIONS:
+        its = {name: worker.system(operation) for name, worker in workers.items()}
+        driver.ratio(operation, driver.turns(its), "tfra", OURS)
+    samples = {name: worker.sample() for name, worker in workers.items()}
+    for name, worker in workers.items():
+        worker.close()
+        driver.note(name, peak_MiB=samples[name]["peak_mib"], **worker.about)
+    difference = workload.agree(*(sample["values"] for sample in samples.values()))
+    driver.note("values", difference=difference)
+
+
+def main(argv):
+    if not FLAGS.serve:
+        measures = {"stock": measure_stock}
+        if FLAGS.tfra_python or "tfra" in (FLAGS.parts or ()):
+            measures["tfra"] = measure_tfra
+        return driver.run(argv, measures)
+    systems, samples = systems_of({OURS: KINDS[OURS]})
+    about = {"tensorflow": tf.__version__, "python": sys.version.split()[0]}
+    return workload.serve(systems[OURS], samples[OURS], about)
 
 
 if __name__ == "__main__":

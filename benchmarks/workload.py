@@ -1,4 +1,4 @@
-"""The work that every system in this folder is given, and how it is timed. NumPy and absl only.
+"""The work of tensorflow_ops.py, and the processes of systems that need one of their own. NumPy and absl only.
 
 A table of --rows rows of --dim floats, each with an Adagrad accumulator, all of them trained once beforehand. Then batches
 of --batch ids, drawn uniformly (or Zipf-like, --alpha) from the rows there are, with repeats as they fall:
@@ -14,12 +14,13 @@ hash of them. All start from the same constant and do the same steps, so all mus
 import json
 import os
 import resource
-import statistics
+import subprocess
 import sys
-import time
 
 from absl import flags
 import numpy as np
+
+import driver
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("rows", 1_000_000, "Rows of the table.", lower_bound=1)
@@ -32,36 +33,13 @@ flags.DEFINE_float(
     lower_bound=0.0,
 )
 flags.DEFINE_integer("batches", 16, "Different batches, used in turn.", lower_bound=1)
-flags.DEFINE_integer(
-    "rounds", 15, "Rounds; each gives one ratio, and their median is reported.", lower_bound=1
-)
-flags.DEFINE_integer(
-    "steps_per_round",
-    8,
-    "Steps of one system before the other's turn; their median counts.",
-    lower_bound=1,
-)
 flags.DEFINE_integer("threads", 0, "Intra-op threads of TensorFlow; 0: its default.", lower_bound=0)
-flags.DEFINE_bool(
-    "processor_time", False, "Times of the process' processors, which other programs change less."
-)
 flags.DEFINE_float("learning_rate", 0.1, "Of Adagrad.")
 flags.DEFINE_integer("seed", 1, "Of ids and targets.")
 
 OPERATIONS = ("feed", "lookup", "train")
 INITIAL_VALUE = 0.05
 _MARK = "@benchmark "  # begins the lines of a worker's stdout that are meant for us
-
-
-def load_before():
-    """Load averages, for the results. Warns on stderr if the machine is busy. Call it before the work begins."""
-    load = os.getloadavg()
-    if load[0] > 0.3:
-        print(
-            f"the machine is busy (load average {load[0]:.2f}): a system that uses more cores than the other loses more by it",
-            file=sys.stderr,
-        )
-    return load
 
 
 def keys_of(ranks):
@@ -74,16 +52,20 @@ def keys_of(ranks):
     return (x ^ (x >> np.uint64(31))).astype(np.int64)
 
 
+def drawn(shape, rows):
+    """Row numbers below `rows`: uniform, or Zipf-like by --alpha."""
+    u = np.random.default_rng(FLAGS.seed).random(shape)
+    if FLAGS.alpha == 0.0:
+        return (u * rows).astype(np.int64)
+    # The inverse of the continuous distribution function of x^-alpha on [1, rows + 1), rounded down.
+    limit, e = rows + 1.0, 1.0 - FLAGS.alpha
+    x = np.exp(u * np.log(limit)) if abs(e) < 1e-9 else (1.0 + u * (limit**e - 1.0)) ** (1.0 / e)
+    return np.clip(x.astype(np.int64) - 1, 0, rows - 1)
+
+
 def rank_batches():
     """Row numbers: int64 [batches, batch]."""
-    random = np.random.default_rng(FLAGS.seed)
-    shape = (FLAGS.batches, FLAGS.batch)
-    if FLAGS.alpha == 0.0:
-        return random.integers(0, FLAGS.rows, shape)
-    # The inverse of the continuous distribution function of x^-alpha on [1, rows + 1), rounded down.
-    u, limit, e = random.random(shape), FLAGS.rows + 1.0, 1.0 - FLAGS.alpha
-    x = np.exp(u * np.log(limit)) if abs(e) < 1e-9 else (1.0 + u * (limit**e - 1.0)) ** (1.0 / e)
-    return np.clip(x.astype(np.int64) - 1, 0, FLAGS.rows - 1)
+    return drawn((FLAGS.batches, FLAGS.batch), FLAGS.rows)
 
 
 def filling_batches():
@@ -117,92 +99,13 @@ def agree(a, b):
     return difference
 
 
-def time_steps(step, first, n):
-    """Median seconds of step(first) ... step(first + n - 1)."""
-    clock = time.process_time if FLAGS.processor_time else time.perf_counter
-    seconds = []
-    for i in range(first, first + n):
-        begin = clock()
-        step(i)
-        seconds.append(clock() - begin)
-    return statistics.median(seconds)
-
-
-def interleave(systems):
-    """Times systems in turns, A B A B: {operation: {system: [seconds of each round]}}.
-
-    Args:
-      systems: {name: function of (operation, first, n) giving seconds a step}.
-    """
-    seconds = {operation: {name: [] for name in systems} for operation in OPERATIONS}
-    first = 0
-    for round_number in range(-1, FLAGS.rounds):  # the first is for warming up
-        for operation in OPERATIONS:
-            names = (
-                list(systems) if round_number % 2 else list(systems)[::-1]
-            )  # alternate the order
-            for name in names:
-                took = systems[name](operation, first, FLAGS.steps_per_round)
-                if round_number >= 0:
-                    seconds[operation][name].append(took)
-        first += FLAGS.steps_per_round
-    return seconds
-
-
-def summarise(seconds, ours, other):
-    """One dict per operation: medians of both sides, and of the rounds' speed ratios with the middle half of them."""
-    rows = []
-    for operation, by_system in seconds.items():
-        a, b = np.array(by_system[ours]), np.array(by_system[other])
-        low, ratio, high = np.percentile(b / a, [25, 50, 75])
-        rows.append(
-            {
-                "operation": operation,
-                "ours": ours,
-                "other": other,
-                "ours_ms": round(1e3 * float(np.median(a)), 3),
-                "other_ms": round(1e3 * float(np.median(b)), 3),
-                "ours_ns_per_key": round(1e9 * float(np.median(a)) / FLAGS.batch, 1),
-                "other_ns_per_key": round(1e9 * float(np.median(b)) / FLAGS.batch, 1),
-                "speed_ratio": round(float(ratio), 2),
-                "speed_ratio_quartiles": [round(float(low), 2), round(float(high), 2)],
-            }
-        )
-    return rows
-
-
 def parameters():
     """The flags that define the workload."""
-    names = (
-        "rows",
-        "dim",
-        "batch",
-        "alpha",
-        "batches",
-        "rounds",
-        "steps_per_round",
-        "threads",
-        "learning_rate",
-        "seed",
-    )
+    names = ("rows", "dim", "batch", "alpha", "batches", "threads", "learning_rate", "seed")
     return {name: FLAGS[name].value for name in names}
 
 
-def print_table(rows):
-    """The rows of `summarise`, for people."""
-    ours, other = rows[0]["ours"], rows[0]["other"]
-    print(
-        f"{'operation':<10} {ours + ' ms':>16} {other + ' ms':>16} {'ns/key':>8} {'ns/key':>8}   {ours} is faster by"
-    )
-    for row in rows:
-        low, high = row["speed_ratio_quartiles"]
-        print(
-            f"{row['operation']:<10} {row['ours_ms']:>16.3f} {row['other_ms']:>16.3f} {row['ours_ns_per_key']:>8.1f} "
-            f"{row['other_ns_per_key']:>8.1f}   {row['speed_ratio']:.2f} x  (middle half {low:.2f} to {high:.2f})"
-        )
-
-
-# ---- a system in its own process, controlled by compare.py
+# ---- a system in its own process, which another Python may run
 
 
 def serve(system, sample, about):
@@ -226,7 +129,7 @@ def serve(system, sample, about):
         else:
             _say(
                 {
-                    "seconds": time_steps(
+                    "seconds": driver.time_steps(
                         system[request["operation"]], request["first"], request["n"]
                     )
                 }
@@ -238,16 +141,30 @@ def _say(message):
 
 
 class Worker:
-    """The other side of `serve`: a process that was started with these arguments."""
+    """The other side of `serve`: a process that runs a script of this folder with the parameters of the work.
 
-    def __init__(self, process, name):
-        self._process = process
+    Args:
+      name: of the system.
+      python: the interpreter.
+      arguments: the script and its arguments.
+      parameters: the work's.
+    """
+
+    def __init__(self, name, python, *arguments, parameters):
+        script, *others = arguments
+        command = [python, os.path.join(os.path.dirname(os.path.abspath(__file__)), script)]
+        command += [*others, f"--processor_time={FLAGS.processor_time}"]
+        command += [f"--{flag}={value}" for flag, value in parameters.items()]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self._name = name
-        self.about = self._answer()
+        self.about = {name: its for name, its in self._answer().items() if name != "ready"}
 
-    def time_steps(self, operation, first, n):
-        """Median seconds of n steps in the worker, the others idle meanwhile."""
-        return self._ask({"operation": operation, "first": first, "n": n})["seconds"]
+    def system(self, operation):
+        """A system of `driver`: median seconds of steps in the worker."""
+        return lambda first, n: self._ask({"operation": operation, "first": first, "n": n})[
+            "seconds"
+        ]
 
     def sample(self):
         """{"values": [batch, dim], "peak_mib"}."""
