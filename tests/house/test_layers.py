@@ -259,6 +259,25 @@ def test_a_bare_prefetch_is_found(text):
     assert not bare_prefetches("cc/base/prefetch.h", text)
 
 
+# TensorFlow 2.20 has Abseil's stream operators of numbers, but does not export all that they call.
+_STREAMED_LOG = re.compile(r'\bLOG\(\w+\)\s*<<(?:[^;"]|"(?:\\.|[^"])*")*?<<')
+
+
+def test_a_line_of_the_log_is_one_text():
+    found = [
+        f"{path}: {match.group()}"
+        for path in repository_files()
+        if path.startswith("cc/tensorflow/") and path.endswith(_SOURCE)
+        for match in _STREAMED_LOG.finditer(read(path))
+    ]
+    assert not found, "use LOG(...) << StrCat(...):\n" + "\n".join(found)
+
+
+def test_a_line_of_the_log_in_pieces_is_found():
+    assert _STREAMED_LOG.search('LOG(INFO) << "it has; " << rows;')
+    assert not _STREAMED_LOG.search('LOG(INFO) << StrCat("it << has ", rows);')
+
+
 # A test waits for an event, a condition or a thread that is blocked (cc/base/blocked_test_util.h), never for a time.
 _SLEEP = re.compile(r"\b(sleep_for|sleep_until|u?sleep|nanosleep|SleepMicros)\s*\(")
 _MAY_SLEEP = {

@@ -4,6 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "cc/base/status.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
@@ -44,8 +45,8 @@ void RestoreProgress::Add(int64_t rows) {
   const auto now = std::chrono::steady_clock::now();
   if (now - logged_ < kBetweenLogs) return;
   logged_ = now;
-  LOG(INFO) << "restoring embedding variable '" << variable_ << "' from checkpoint " << checkpoint_ << ": read " << done_
-            << " of " << total_ << " rows";
+  LOG(INFO) << StrCat("restoring embedding variable '", variable_, "' from checkpoint ", checkpoint_, ": read ", done_, " of ",
+                      total_, " rows");
 }
 
 Json RestoreProgress::ReadRows() {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cc/base/new_array.h"
+#include "cc/base/status.h"
 #include "cc/checkpoint_files/layered_table.h"
 #include "cc/partition/partition.h"
 #include "cc/tensorflow/common/status_bridge.h"
@@ -440,8 +441,8 @@ absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
   }
   if (*state == nullptr) return absl::OkStatus();
   TF_RETURN_IF_ERROR(FlushKept(name_, **state));
-  LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
-            << chain_->prefix() << ": they are not read again";
+  LOG(INFO) << StrCat("embedding variable '", name_, "': its kept ", own->num_rows, " rows are those of checkpoint ",
+                      chain_->prefix(), ": they are not read again");
   return options_.table.filter.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/base/status.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/tensorflow/common/intra_op_executor.h"
 #include "cc/tensorflow/common/op_kernel.h"
@@ -27,8 +28,8 @@ namespace {
 void WarnOfRefused(VariableState* state, int64_t refused) {
   const TableOptions& options = state->table->options();
   if (refused == 0 || options.on_full != OnFull::kRefuse || state->warned_full.exchange(true)) return;
-  LOG(WARNING) << "embedding variable '" << options.name << "' is full with " << state->table->TotalCount()
-               << " rows: " << refused << " new keys of an update got no row; `refused` in the statistics counts them";
+  LOG(WARNING) << StrCat("embedding variable '", options.name, "' is full with ", state->table->TotalCount(),
+                         " rows: ", refused, " new keys of an update got no row; `refused` in the statistics counts them");
 }
 
 // InvalidArgument if a key is none of the variable's type. Lookups give no such key; a gradient that a program makes may.

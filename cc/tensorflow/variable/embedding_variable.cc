@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cc/base/status.h"
 #include "cc/options/names.h"
 #include "cc/options/options.h"
 #include "cc/partition/partition.h"
@@ -120,8 +121,8 @@ namespace {
 void CloseExternal(EmbeddingTable* table) {
   const Status flushed = table->Flush();
   if (flushed.ok()) return;
-  LOG(ERROR) << "embedding variable '" << table->options().name
-             << "': it was closed, and rows that its external storage does not have are lost: " << flushed.ToString();
+  LOG(ERROR) << StrCat("embedding variable '", table->options().name,
+                       "': it was closed, and rows that its external storage does not have are lost: ", flushed.ToString());
 }
 
 }  // namespace
@@ -220,8 +221,8 @@ void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& s
   if (rows == 0 || slots.empty()) return;
   const std::string names =
       absl::StrJoin(slots, ", ", [](std::string* out, const ColumnSpec& slot) { absl::StrAppend(out, slot.name); });
-  LOG(INFO) << "embedding variable '" << table.options().name << "': its " << rows << " rows had no " << names
-            << ": these slots begin with their initial values";
+  LOG(INFO) << StrCat("embedding variable '", table.options().name, "': its ", rows, " rows had no ", names,
+                      ": these slots begin with their initial values");
 }
 
 KeyInput::KeyInput(const Tensor& keys) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/base/status.h"
 #include "cc/env/env.h"
 #include "cc/env/instance_dir.h"
 #include "cc/options/options.h"
@@ -88,7 +89,7 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
     return OfVariable(name,
                       DataLossError("kept rows in '", found.path, "': expected ", found.facts.num_rows, ", found ", rows));
   }
-  LOG(INFO) << "embedding variable '" << name << "' reads " << rows << " rows in place, in '" << found.path << "'";
+  LOG(INFO) << StrCat("embedding variable '", name, "' reads ", rows, " rows in place, in '", found.path, "'");
   *state = std::move(opened);
   return absl::OkStatus();
 }

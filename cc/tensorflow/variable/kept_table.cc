@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/status.h"
 #include "cc/env/env.h"
 #include "cc/tensorflow/common/status_bridge.h"
 #include "tensorflow/core/platform/logging.h"
@@ -140,7 +141,7 @@ Status KeptTable::Adopt() {
   adopted_ = true;
   if (replaces_ == nullptr) return OkStatus();
   const Status status = replaces_->SetKeep(false);  // it is of an earlier generation, in any case
-  if (!status.ok()) LOG(WARNING) << "kept directory '" << replaces_->path() << "' is not deleted: " << status.message();
+  if (!status.ok()) LOG(WARNING) << StrCat("kept directory '", replaces_->path(), "' is not deleted: ", status.message());
   replaces_.reset();
   return OkStatus();
 }
@@ -149,7 +150,7 @@ void KeptTable::Discard() {
   absl::MutexLock lock(&mutex_);
   discarded_ = true;
   const Status status = directory_->SetKeep(false);
-  if (!status.ok()) LOG(WARNING) << "kept directory '" << directory_->path() << "' is not deleted: " << status.message();
+  if (!status.ok()) LOG(WARNING) << StrCat("kept directory '", directory_->path(), "' is not deleted: ", status.message());
 }
 
 void KeptTable::Close(EmbeddingTable* table) {
@@ -168,8 +169,8 @@ void KeptTable::Close(EmbeddingTable* table) {
     status = WriteFacts(directory_->path(), facts);
   }
   if (status.ok()) return;
-  LOG(ERROR) << "embedding variable '" << table->options().name << "': its kept rows in '" << directory_->path()
-             << "' were not closed: the next restore reads its checkpoint. " << status.ToString();
+  LOG(ERROR) << StrCat("embedding variable '", table->options().name, "': its kept rows in '", directory_->path(),
+                       "' were not closed: the next restore reads its checkpoint. ", status.ToString());
 }
 
 absl::Status FlushKept(const std::string& name, const VariableState& state) {
@@ -191,10 +192,10 @@ absl::Status OpenKept(const VariableOptions& options, const std::string& name, s
   TF_RETURN_IF_ERROR(OpenFound(options, name, std::move(kept), state));
   const int64_t rows = (*state)->table->TotalCount();
   if (closed) {
-    LOG(INFO) << "embedding variable '" << name << "' goes on with " << rows << " rows that are kept in '" << path << "'";
+    LOG(INFO) << StrCat("embedding variable '", name, "' goes on with ", rows, " rows that are kept in '", path, "'");
   } else {
-    LOG(WARNING) << "embedding variable '" << name << "' goes on with " << rows << " rows that are kept in '" << path
-                 << "' by a process that did not close them: each is as of its last write. A restore replaces them";
+    LOG(WARNING) << StrCat("embedding variable '", name, "' goes on with ", rows, " rows that are kept in '", path,
+                           "' by a process that did not close them: each is as of its last write. A restore replaces them");
   }
   return absl::OkStatus();
 }
@@ -207,13 +208,13 @@ absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name,
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
   if (!kept.facts.closed || kept.facts.checkpoint != manifest || !CheckFits(options, kept.instance->path(), kept.facts).ok()) {
-    LOG(INFO) << "embedding variable '" << name << "': the rows in '" << kept.instance->path()
-              << "' are not those of the checkpoint: they are replaced";
+    LOG(INFO) << StrCat("embedding variable '", name, "': the rows in '", kept.instance->path(),
+                        "' are not those of the checkpoint: they are replaced");
     return absl::OkStatus();
   }
   const absl::Status opened = OpenFound(options, name, std::move(kept), state);
   if (opened.ok()) return opened;
-  LOG(WARNING) << "the kept rows cannot be opened, and are read from the checkpoint: " << opened.message();
+  LOG(WARNING) << StrCat("the kept rows cannot be opened, and are read from the checkpoint: ", opened.message());
   state->reset();
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/base/helpers.h"
+#include "cc/base/status.h"
 #include "cc/table/api/stats_json.h"
 #include "cc/tensorflow/common/host_kernel.h"
 #include "cc/tensorflow/common/op_kernel.h"
@@ -152,8 +153,8 @@ class SetScoreKernel : public TableKernel {
     bool decreased = false;
     TF_RETURN_IF_ERROR(ToAbsl(table->SetScore(score, &decreased)));
     if (decreased) {
-      LOG(WARNING) << "embedding variable '" << table->options().name << "': set_score(" << score
-                   << ") is less than the score before: rows that are updated now are colder than older ones";
+      LOG(WARNING) << StrCat("embedding variable '", table->options().name, "': set_score(", score,
+                             ") is less than the score before: rows that are updated now are colder than older ones");
     }
     return absl::OkStatus();
   }
