@@ -32,6 +32,7 @@ import tensorflow as tf
 from tf_multitier import lookup
 from tf_multitier._src.lookup import group_members
 from tf_multitier._src.lookup import group_ops
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.options.option_values import one_of
 from tf_multitier._src.variable.partitioned import StoredParts
 
@@ -96,6 +97,7 @@ def group_embedding_lookup_sparse(
       tf.errors.InvalidArgumentError, when run: the message names the member: lengths differ, rows are out of order or out of range,
         or a static variable has no row for an id.
     """
+    is_sequence = boolean("is_sequence", is_sequence)
     params = _as_list(params, "params")
     sp_ids = _as_list(sp_ids, "sp_ids", len(params))
     combiners = _as_list(

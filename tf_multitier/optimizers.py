@@ -27,6 +27,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.training.moment_optimizers import Adam
 from tf_multitier._src.training.moment_optimizers import Adamax
 from tf_multitier._src.training.moment_optimizers import AdamW
@@ -89,7 +90,7 @@ class Momentum(RowOptimizer):
         weight_decay: typing.Any = None,
     ) -> None:
         super().__init__(learning_rate, name, weight_decay, momentum=momentum)
-        self.nesterov = bool(nesterov)
+        self.nesterov = boolean("Momentum: nesterov", nesterov)
 
     def _hyper(self, learning_rate):
         return [*super()._hyper(learning_rate), tf.constant(1.0 if self.nesterov else 0.0)]
@@ -172,7 +173,7 @@ class RMSprop(RowOptimizer):
         super().__init__(
             learning_rate, name, weight_decay, rho=rho, momentum=momentum, epsilon=epsilon
         )
-        self.centered = bool(centered)
+        self.centered = boolean("RMSprop: centered", centered)
         self._RULE = "centered_rmsprop" if centered else "rmsprop"
 
     def _initial_values(self):

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import _engine
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier.checkpoint.bundle import own_errors
 
 _GROUP_BYTES = 64 << 20
@@ -54,7 +55,7 @@ class CheckpointFiles:
             )
         if os.path.exists(self.path + ".index"):
             raise _engine.AlreadyExistsError(f"checkpoint '{self.path}' exists")
-        self._latest = latest
+        self._latest = boolean("latest", latest)
         self._tensors: dict[str, tuple[int, Callable[[], np.ndarray]]] = {}  # bytes, value
         self._files: list[str] = []
         self._written = False

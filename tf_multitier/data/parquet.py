@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.library import ops
 from tf_multitier.data import arrow_reader
 from tf_multitier.data.data_frame import DataFrame
@@ -76,6 +77,7 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
         num_parallel_reads: int | None = None,
         num_sequential_reads: int = 1,
     ) -> None:
+        self._drop_remainder = boolean("ParquetDataset: drop_remainder", drop_remainder)
         _check_integer("partition_count", partition_count, 1)
         _check_integer("partition_index", partition_index, 0)
         if partition_index >= partition_count:
@@ -91,7 +93,6 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
         files, first = _files(filenames)
         self._fields = _fields(fields, first)
         self._partition_count, self._partition_index = int(partition_count), int(partition_index)
-        self._drop_remainder = bool(drop_remainder)
         self._rows = None if tf.is_tensor(batch_size) or not drop_remainder else int(batch_size)
         batch_size = tf.cast(batch_size, tf.int64)
 
@@ -123,6 +124,7 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
         Raises:
           ImportError, ValueError: see the constructor.
         """
+        lower = boolean("read_schema: lower", lower)
         return tuple(arrow_reader.complete_fields(filename, fields, lower))
 
     @property

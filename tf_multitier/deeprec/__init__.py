@@ -9,6 +9,7 @@
 import tensorflow as tf
 
 from tf_multitier._src.execution.graph_state import refuse_eager
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import deprecations_silenced
 from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import name_map
@@ -41,6 +42,7 @@ def install(v1_behavior: bool = True) -> None:
       RuntimeError: called in a tf.function, or another package already defines one of the names. Nothing has changed.
     """
     global _installed
+    v1_behavior = boolean("install: v1_behavior", v1_behavior)
     if not tf.executing_eagerly():
         refuse_eager("tf_multitier.deeprec.install()")
     if not _installed:

@@ -16,6 +16,7 @@ from tf_multitier import feature_column as fc
 from tf_multitier._src.columns import fused_linear_model
 from tf_multitier._src.execution.graph_state import refuse_eager
 from tf_multitier._src.lookup import multihash
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 from tf_multitier._src.variable.variable_scope import get_embedding_variable
 
@@ -422,7 +423,8 @@ def linear_model(
       do_fusion: whether the weights of all categorical columns are looked up by one op: faster; results are the same up to rounding.
       others: as TensorFlow's.
     """
-    make = fused_linear_model.linear_model if do_fusion else fc.linear_model
+    is_fused = boolean("linear_model: do_fusion", do_fusion)
+    make = fused_linear_model.linear_model if is_fused else fc.linear_model
     return make(
         features,
         feature_columns,

@@ -15,6 +15,7 @@ Source: DeepRec's class of that name.
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import resource_variable_ops
 from tf_multitier._src.tensorflow.internals import SaveableObject
 from tf_multitier._src.tensorflow.internals import SaveSpec
@@ -76,6 +77,7 @@ class WorkQueue:
             raise NotImplementedError(
                 f"WorkQueue: local_work_mgr: expected None, found {local_work_mgr!r}: give several smaller files"
             )
+        shuffle = boolean("WorkQueue: shuffle", shuffle)
         self._works = _checked_works(works)
         if isinstance(num_epochs, bool) or not hasattr(num_epochs, "__index__") or num_epochs < 1:
             raise ValueError(

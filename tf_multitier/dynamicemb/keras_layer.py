@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.execution import graph_state
 from tf_multitier.keras import layer_ids
+from tf_multitier.keras.layers import is_training
 from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.rows import _calling_optimizers
 
@@ -155,7 +156,7 @@ class DynamicEmbedding(RowsLayer):
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
         """Looks the ids up. See the class for arguments and shapes."""
-        rows = self._of_collection()(inputs, training=training is not False)
+        rows = self._of_collection()(inputs, training=is_training(self, training))
         return {feature: tf.cast(its, self.compute_dtype) for feature, its in rows.items()}
 
     def compute_output_spec(

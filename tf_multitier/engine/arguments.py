@@ -8,6 +8,7 @@ import reprlib
 import numpy as np
 
 from tf_multitier._src.options import numpy_types
+from tf_multitier._src.options import option_values
 
 _MOST_ELEMENTS = 2**20  # of a column in a row
 
@@ -31,9 +32,7 @@ def dim(name, value):
 
 def boolean(name, value):
     """A bool."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{name}: expected True or False, found {value!r}")
-    return bool(value)
+    return option_values.boolean(name, value, ValueError)
 
 
 def real(name, value):

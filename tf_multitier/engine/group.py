@@ -69,8 +69,7 @@ class Group:
           ValueError: arguments do not fit each other, an unknown combiner, a negative norm, or members that cannot be concatenated.
             The message names the member.
         """
-        if not isinstance(concat, (bool, np.bool_)):
-            raise ValueError(f"concat: expected True or False, found {concat!r}")
+        concat = arguments.boolean("concat", concat)
         train = arguments.boolean("train", train)
         tables = _tables(tables)
         one_for_all = isinstance(is_sequence, (bool, np.bool_))
@@ -88,11 +87,10 @@ class Group:
         keys, splits, combiners, weights, max_norms, sequences = lists
         combiners = _combiners(combiners)
         max_norms = _max_norms(max_norms, tables, train)
-        for i, sequence in enumerate(sequences):
-            if not isinstance(sequence, (bool, np.bool_)):
-                raise ValueError(
-                    f"is_sequence of member {i}: expected True or False, found {sequence!r}"
-                )
+        sequences = [
+            arguments.boolean(f"is_sequence of member {i}", each)
+            for i, each in enumerate(sequences)
+        ]
         keys = [
             table._keys(k, f"keys of member {i}") for i, (table, k) in enumerate(zip(tables, keys))
         ]
@@ -113,12 +111,12 @@ class Group:
             combiners,
             weights,
             [-1.0 if m is None else float(m) for m in max_norms],
-            [bool(s) for s in sequences],
-            bool(train),
-            bool(concat),
+            sequences,
+            train,
+            concat,
         )
-        self._train = bool(train)
-        self._concat = bool(concat)
+        self._train = train
+        self._concat = concat
         values = self._typed(self._group.values(), output_dtype)
         self._shapes = [v.shape for v in values]
         self.values = values[0] if concat else values

@@ -42,7 +42,7 @@ class RowTransfer:
         Returns:
           `Rows`.
         """
-        return self._rows(self._table.export(bool(all_columns)))
+        return self._rows(self._table.export(arguments.boolean("all_columns", all_columns)))
 
     def scan(
         self,

@@ -17,6 +17,7 @@ from tf_multitier._src.options.key_types import key_type
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import Embedding
+from tf_multitier.keras.layers import is_training
 from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.layers import SERIALIZABLE
 from tf_multitier.keras.layers import value_dtype
@@ -106,7 +107,7 @@ class GroupEmbedding(RowsLayer):
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
-        self.concat = bool(concat)
+        self.concat = option_values.boolean(f"layer '{self.name}': concat", concat)
         for what, given in (("features", features), ("tables", {} if tables is None else tables)):
             if not isinstance(given, collections.abc.Mapping) or (what == "features" and not given):
                 raise TypeError(
@@ -326,7 +327,7 @@ class GroupEmbedding(RowsLayer):
 
     def _how(self, names, training):
         return {
-            "training": training is not False,
+            "training": is_training(self, training),
             "output_dtype": value_dtype(self.compute_dtype),
             "padding_idx": [self._features[name].mask_value for name in names],
         }

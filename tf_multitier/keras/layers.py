@@ -184,6 +184,11 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         return config
 
 
+def is_training(layer: keras.layers.Layer, training: typing.Any) -> bool:
+    """The argument `training` of a call. None is True: what Keras says outside of models."""
+    return training is None or option_values.boolean(f"layer '{layer.name}': training", training)
+
+
 def weight_names(name: str, partitions: int) -> list[str]:
     """The last parts of the paths of a variable's weights. Keras allows no slash in them."""
     name = name.replace("/", "_")
@@ -255,7 +260,7 @@ class Embedding(RowsLayer):
             )
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.mask_zero = bool(mask_zero)
+        self.mask_zero = option_values.boolean(f"layer '{self.name}': mask_zero", mask_zero)
         self._set_padding(mask_value, key_dtype)
         self.combiner = combiner
         self.ev_option = option_configs.from_config(ev_option)
@@ -306,7 +311,7 @@ class Embedding(RowsLayer):
         Raises:
           TypeError, ValueError: weights without a combiner, or that do not fit the ids.
         """
-        training = training is not False
+        training = is_training(self, training)
         inputs = layer_ids.integers(inputs, self.name)
         if self.combiner is None:
             if weights is not None:

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.processes import reduced
 from tf_multitier._src.training.row_optimizer import decays
 from tf_multitier.keras import accumulation
@@ -40,9 +41,9 @@ class _WithRows(UpdatesRows):
 
     def __init__(self, *args: typing.Any, catch_up: bool = False, **kwargs: typing.Any) -> None:
         super().__init__(*args, **kwargs)
+        self.catch_up = boolean("catch_up", catch_up)
         if catch_up and self._rule != "Adam":
             raise ValueError(f"catch_up: expected Adam, found {self._rule}: leave catch_up out")
-        self.catch_up = bool(catch_up)
 
     def get_config(self) -> dict:
         """As Keras; with catch_up, if rows catch up."""
@@ -304,7 +305,9 @@ def with_rows(optimizer: typing.Any, catch_up: bool = False) -> typing.Any:
         raise NotImplementedError(
             f"with_rows has no rule for {name}; supported: {', '.join(_RULES)}"
         )
-    return remade(optimizer, _CLASSES[name], **({"catch_up": True} if catch_up else {}))
+    if boolean("with_rows: catch_up", catch_up):
+        return remade(optimizer, _CLASSES[name], catch_up=True)
+    return remade(optimizer, _CLASSES[name])
 
 
 def has_rule(optimizer: typing.Any) -> bool:

@@ -87,7 +87,7 @@ class Retrieval(keras.layers.Layer):
             )
         self.layer, self.feature = layer, feature
         self.k = option_values.integer(f"{where}: k", k, 1)
-        self.return_scores = bool(return_scores)
+        self.return_scores = option_values.boolean(f"{where}: return_scores", return_scores)
         self.block_rows = option_values.integer(f"{where}: block_rows", block_rows, 1)
 
     def build(self, input_shape: typing.Any = None) -> None:

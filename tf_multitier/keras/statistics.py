@@ -7,6 +7,7 @@ import typing
 
 import keras
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.variable.statistics import StatisticsWriter
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras.rows import Rows
@@ -36,7 +37,7 @@ class StatisticsCallback(keras.callbacks.Callback):
             )
         self._log_dir = log_dir
         self._update_freq = update_freq
-        self._per_table = per_table
+        self._per_table = boolean("StatisticsCallback: per_table", per_table)
         self._batches = 0
 
     def set_model(self, model: typing.Any) -> None:

@@ -8,6 +8,7 @@ import weakref
 import keras
 
 from tf_multitier.keras import layer_ids
+from tf_multitier.keras.layers import is_training
 from tf_multitier.keras.layers import RowsLayer
 from tf_multitier.keras.layers import SERIALIZABLE
 from tf_multitier.keras.rows import Rows
@@ -56,7 +57,7 @@ class OneEmbedding(RowsLayer):
     def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
         """Looks the ids up. See the class for arguments and shapes."""
         ids, table_ids = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
-        rows = self.embedding(ids, table_ids, training=training is not False)
+        rows = self.embedding(ids, table_ids, training=is_training(self, training))
         return keras.ops.cast(rows, self.compute_dtype)
 
     def compute_output_spec(

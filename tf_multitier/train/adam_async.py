@@ -7,6 +7,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.training import rules
 from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
@@ -39,7 +40,9 @@ class AdamAsyncOptimizer(V1RowOptimizer):
     ) -> None:
         given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
         super().__init__(use_locking, name, **given)
-        self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
+        self._apply_sparse_rmsprop = boolean(
+            "AdamAsyncOptimizer: apply_sparse_rmsprop", apply_sparse_rmsprop
+        )
 
     def _create_slots(self, var_list):
         super()._create_slots(var_list)

@@ -7,6 +7,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.variable.partitioned import embedding_variables
 from tf_multitier._src.variable.statistics import StatisticsWriter
 
@@ -43,7 +44,7 @@ class StatisticsHook(tf.compat.v1.train.SessionRunHook):
         )
         self._output_dir = output_dir
         self._variables = variables
-        self._per_variable = per_variable
+        self._per_variable = boolean("StatisticsHook: per_variable", per_variable)
         self._stats: dict[str, typing.Any] = {}
         self._next = 0
 

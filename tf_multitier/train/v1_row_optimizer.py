@@ -8,6 +8,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import is_resource_variable
 from tf_multitier._src.tensorflow.internals import resource_variable_ops
 from tf_multitier._src.training import rules
@@ -25,7 +26,7 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
 
     def __init__(self, use_locking: bool, name: str, **given: typing.Any) -> None:
         """given: hyperparameters: numbers, tensors or callables. `_prepare` puts their tensors into `_tensors`."""
-        super().__init__(use_locking, name)
+        super().__init__(boolean(f"{name}: use_locking", use_locking), name)
         self._given = given
 
     def _prepare(self):

@@ -18,6 +18,7 @@ from tf_multitier._src import patches
 from tf_multitier._src.columns import column_lookups
 from tf_multitier._src.execution import graph_state
 from tf_multitier._src.lookup import side_by_side
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 from tf_multitier._src.tensorflow.internals import feature_column_v2
 from tf_multitier._src.tensorflow.internals import on_new
@@ -217,6 +218,7 @@ def input_layer(
       tf.errors.InvalidArgumentError, when run: batch sizes differ. The message names the column, or the variable that its group
         looks up.
     """
+    trainable = boolean("input_layer: trainable", trainable)
     if isinstance(feature_columns, collections.abc.Iterator):
         feature_columns = list(feature_columns)
     if not _works_here() or not any(
@@ -276,6 +278,7 @@ def sequence_input_layer(
         differ.
       tf.errors.InvalidArgumentError, when run: batch sizes, steps or lengths differ. The message names the columns.
     """
+    trainable = boolean("sequence_input_layer: trainable", trainable)
     kinds = (feature_column_v1._SequenceDenseColumn, feature_column_v2.SequenceDenseColumn)
     columns = sorted(
         [feature_columns] if isinstance(feature_columns, kinds) else feature_columns,

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_multitier import nn
 from tf_multitier._src.columns import column_lookups
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import feature_column_v1
 
 _v1 = tf.compat.v1
@@ -47,6 +48,7 @@ def linear_model(
     Raises:
       ValueError: an item is no such column; otherwise as TensorFlow's.
     """
+    trainable = boolean("linear_model: trainable", trainable)
     with _v1.variable_scope(None, default_name="linear_model") as scope:
         name = scope.name.rpartition("/")[2]
     model = _FusedLinearModel(

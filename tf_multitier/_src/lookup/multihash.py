@@ -20,6 +20,7 @@ from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier._src.execution import graph_state
 from tf_multitier._src.lookup import lookup_routes
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.tensorflow.internals import register_dispatchable_type
 
@@ -115,6 +116,7 @@ def get_multihash_variable(
     graph_state.refuse_eager("a multihash variable")
     check_kind(f"multihash variable '{name}'", complementary_strategy, operation)
     shapes = [tuple(int(n) for n in shape) for shape in dims]
+    trainable = boolean(f"multihash variable '{name}': trainable", trainable)
     if len(shapes) != 2 or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise ValueError(
             f"multihash variable '{name}': dims: expected [[rows, dim], [rows, dim]], found {dims!r}"

@@ -27,6 +27,7 @@ import numpy as np
 
 from tf_multitier import _engine
 from tf_multitier import external_storage
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.options.option_values import is_finite
 
@@ -65,9 +66,7 @@ def _number(name, value, described, error):
 
 
 def _boolean(name, value, described, error):
-    if not isinstance(value, (bool, np.bool_)):
-        raise error(f"{name}: expected True or False, found {value!r}")
-    return bool(value)
+    return boolean(name, value, error)
 
 
 def _text(name, value, described, error):

@@ -5,6 +5,8 @@ import math
 import numbers
 import typing
 
+import numpy as np
+
 from tf_multitier import _engine
 
 
@@ -33,10 +35,11 @@ def is_finite(number):
         return False
 
 
-def boolean(where, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"{where}: expected True or False, found {value!r}")
-    return value
+def boolean(where, value, error=TypeError):
+    """A bool. Other values are refused: the texts "no" and "False" would be true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise error(f"{where}: expected True or False, found {value!r}")
+    return bool(value)
 
 
 def did_you_mean(value, known):

@@ -9,6 +9,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.training.row_optimizer import RATE
 from tf_multitier._src.training.row_optimizer import RowOptimizer
 
@@ -73,13 +74,15 @@ class Adam(_WithPowers):
         catch_up: bool = False,
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name, weight_decay)
-        self.amsgrad, self.catch_up = bool(amsgrad), bool(catch_up)
+        of = type(self).__name__
+        self.amsgrad = boolean(f"{of}: amsgrad", amsgrad)
+        self.catch_up = boolean(f"{of}: catch_up", catch_up)
         if amsgrad:
             self._RULE = "adam_amsgrad"
         if not catch_up:
             return
         if amsgrad:
-            raise ValueError(f"{type(self).__name__}: {_CATCH_UP_ALONE.format('amsgrad=True')}")
+            raise ValueError(f"{of}: {_CATCH_UP_ALONE.format('amsgrad=True')}")
         with tf.init_scope():
             self.past_rates = tf.Variable(
                 tf.zeros([0]), shape=[None], trainable=False, name="past_rates"

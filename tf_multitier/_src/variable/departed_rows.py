@@ -13,6 +13,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier._src.options import key_types
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable.queries import colocated
 from tf_multitier._src.variable.queries import Queries
@@ -98,6 +99,7 @@ class DepartedRows(Queries):
           tf.errors.FailedPreconditionError, when run: rows is True, and the variable does not keep them.
           tf.errors.InvalidArgumentError, when run: no such column. Nothing is forgotten.
         """
+        rows = boolean("pop_dropped: rows", rows)
         with tf.name_scope(name):
             dropped = []
             names = column_names(columns)

@@ -9,13 +9,13 @@ import math
 import numbers
 import typing
 
-import numpy as np
 import tensorflow as tf
 
 from tf_multitier._src.execution import eager
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options import option_record
 from tf_multitier._src.options.key_types import as_keys
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.processes import world_keys
 from tf_multitier._src.tensorflow.internals import colocate_with
@@ -108,9 +108,7 @@ def accessed(variable):
 
 def training_attribute(training):
     """An argument `training` as the ops' attribute. TypeError if it is no bool."""
-    if isinstance(training, (bool, np.bool_)):
-        return bool(training)
-    raise TypeError(f"training: expected True or False, found {training!r}")
+    return boolean("training", training)
 
 
 def output_type(variable, output_dtype):

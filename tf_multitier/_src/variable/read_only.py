@@ -6,6 +6,8 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
+from tf_multitier._src.options.option_values import boolean
+
 _inside = contextvars.ContextVar("tf_multitier_read_only", default=False)
 _in_place = contextvars.ContextVar("tf_multitier_in_place", default=False)
 
@@ -44,8 +46,7 @@ def read_only(*, in_place: bool = False) -> Iterator[None]:
     Raises:
       TypeError: `in_place` is not a bool.
     """
-    if not isinstance(in_place, bool):
-        raise TypeError(f"read_only: in_place: expected True or False, found {in_place!r}")
+    in_place = boolean("read_only: in_place", in_place)
     tokens = _inside.set(True), _in_place.set(in_place)
     try:
         yield

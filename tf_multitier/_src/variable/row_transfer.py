@@ -18,6 +18,7 @@ import tqdm
 
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options.key_types import as_keys
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.options.option_values import check_upsert
 from tf_multitier._src.processes.world_keys import no_world
 from tf_multitier._src.tensorflow.library import ops
@@ -212,6 +213,8 @@ class RowTransfer(DepartedRows):
           ValueError: there is no session.
           RuntimeError: the graph is finalized, as in a MonitoredSession: build `scan` before the session is made.
         """
+        if progress is not None:
+            progress = boolean("rows: progress", progress)
         ask = self._asker(session)
         cursor: typing.Any = 0
         if tf.executing_eagerly():
@@ -323,7 +326,7 @@ class RowTransfer(DepartedRows):
                 data[0].shape.assert_is_compatible_with([None, self.parts[0].embedding_dim])
             given = (frequencies is not None, versions is not None)
             options: dict = dict(column_names=list(columns), if_exists=if_exists, repeats=repeats)
-            options["check_finite"] = bool(check_finite)
+            options["check_finite"] = boolean("upsert: check_finite", check_finite)
             if len(self.parts) == 1:
                 return _upsert_part(self.parts[0], (keys, data, facts), **options)
             # All parts look at their rows before the first one writes.

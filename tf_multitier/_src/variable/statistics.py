@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.tensorflow.internals import fetched_as
 
 # Fields of a reading that only grow, and what their growth per second is called.
@@ -170,7 +171,7 @@ class StatisticsWriter:
     def __init__(self, logdir: str | os.PathLike, per_table: bool = True) -> None:
         with tf.Graph().as_default():  # in eager mode there is no FileWriter
             self._writer = tf.compat.v1.summary.FileWriter(os.fspath(logdir))
-        self._per_table = per_table
+        self._per_table = boolean("StatisticsWriter: per_table", per_table)
         self._before: dict[str, dict] = {}
         self._seconds = 0.0
 

@@ -16,6 +16,7 @@ from tf_multitier._src.options import initializers
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options import option_record
 from tf_multitier._src.options import storage_option
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.processes import world
 from tf_multitier._src.tensorflow.internals import eager_seed
@@ -355,6 +356,7 @@ def get_embedding_variable(
     if not is_eager:
         eager.refuse_function("get_embedding_variable")
     dim, key_dtype = _check_arguments(name, embedding_dim, key_dtype)
+    trainable = boolean(f"embedding variable '{name}': trainable", trainable)
     if not is_read_only():
         strategies.check_creation(f"embedding variable '{name}'")
     option = option_in_force(name, ev_option, steps_to_live)

@@ -12,6 +12,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import boolean
 from tf_multitier.deeprec.estimator import export as export_lib
 from tf_multitier.deeprec.estimator.run_config import RunConfig
 from tf_multitier.deeprec.estimator.spec import EstimatorSpec
@@ -239,6 +240,7 @@ class Estimator:
           yield_single_examples: True: yield the predictions of one example at a time. False: of one batch at a time.
           others: see `evaluate`.
         """
+        each = boolean("Estimator.predict: yield_single_examples", yield_single_examples)
         with tf.Graph().as_default():
             spec = self._build(input_fn, ModeKeys.PREDICT)
             predictions = spec.predictions
@@ -253,7 +255,7 @@ class Estimator:
             ) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
-                    if not yield_single_examples:
+                    if not each:
                         yield batch
                     elif isinstance(batch, dict):
                         yield from (
@@ -287,6 +289,7 @@ class Estimator:
         Returns:
           The directory, as bytes.
         """
+        as_text = boolean("export_saved_model: as_text", as_text)
         if save_incr_model:
             raise NotImplementedError(
                 "export_saved_model: save_incr_model is not supported: incremental checkpoints do not exist here; "
