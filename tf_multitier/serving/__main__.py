@@ -35,8 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (engine.EngineError, ValueError, OSError, ImportError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"serving at {server.address}", flush=True)
-    return server.run()
+    return server.run(lambda: print(f"serving at {server.address}", flush=True))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import os
 import signal
@@ -152,8 +153,11 @@ class Server:
         for thread in self._threads:
             thread.start()
 
-    def run(self) -> int:
+    def run(self, announce: collections.abc.Callable[[], object] = lambda: None) -> int:
         """Answers requests until SIGTERM or SIGINT, then those that have begun. Call it in the main thread.
+
+        Args:
+          announce: called once the signals have this effect, before requests are answered.
 
         Returns:
           0; 1 if the server failed before it was to end. The standard error says why.
@@ -164,6 +168,7 @@ class Server:
 
         old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            announce()
             self.start()
             self._threads[0].join()
             return 0 if self._uvicorn.should_exit else 1
