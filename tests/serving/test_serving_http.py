@@ -107,6 +107,11 @@ def test_columns_and_rows_are_those_of_the_model(server, base):
     for instances in (IDS, [{"ids": key} for key in IDS]):
         found = ask(server, {"signature_name": "row", "instances": instances}).json()
         np.testing.assert_array_equal(np.float32(found["predictions"]), expected["a"])
+    body = (
+        b'{"signature_name": "text", "inputs": {"words": ["a", "b"], "weights": [Infinity, NaN]}}'
+    )
+    found = requests.post(url(server), data=body, timeout=WAIT).json()["outputs"]["twice"]
+    assert found[0] == float("inf") and found[1] != found[1]
     found = ask(server, {"signature_name": "first", "inputs": ["ä", "b"]}).json()
     assert found == {"outputs": "ä"}
     raw = base64.b64encode(b"\xff").decode()
@@ -154,6 +159,11 @@ WRONG = [
     ({"instances": 3}, "instances: expected a list, found 3"),
     ({"instances": [{"id": 3}]}, "instances\\[0\\]: expected an object with ids; found"),
     ({"instances": IDS}, "output 'version': expected 3 rows, found the shape \\[\\]"),
+    (b'{"inputs": [3], "inputs": [99]}', "'inputs': expected it once, found it twice: leave one"),
+    (
+        b'{"inputs": {"words": ["a"], "weights": [1e400]}, "signature_name": "text"}',
+        "'weights': expected numbers .*, found one that is too large, .*: write Infinity",
+    ),
     ({"inputs": [1.5]}, r"'ids': expected integers \(int64\), found decimals"),
     ({"inputs": [True]}, "found booleans"),
     ({"inputs": [1, "a"]}, "found integers, strings"),
@@ -436,6 +446,16 @@ def test_a_process_ends_at_a_signal(base):
         assert found.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT) == 0
+
+
+def test_a_signal_right_after_the_address_ends_a_process(base):
+    code = (
+        "import os, signal, sys\n"
+        "from tf_multitier.serving import __main__ as command\n"
+        "command.print = lambda *unused, **also_unused: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"sys.exit(command.main([{str(base)!r}, '--port=0']))"
+    )
+    assert forks.run(["-c", code], cwd=ROOT, timeout=WAIT).returncode == 0
 
 
 def test_a_server_that_fails_is_no_success(base, monkeypatch):

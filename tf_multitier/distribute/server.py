@@ -12,6 +12,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import launch
+from tf_multitier._src.options.option_values import each_once
 
 _HERE = "tf_multitier.distribute.serve"
 
@@ -24,7 +25,7 @@ def _resolver_of_environment():
             "`python3 -m tf_multitier.launch` or a scheduler that sets it, or pass cluster_resolver"
         )
     with contextlib.suppress(ValueError):
-        config = json.loads(found)
+        config = json.loads(found, object_pairs_hook=each_once)
         if isinstance(config, dict) and {"cluster", "task"} <= config.keys():
             return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     raise ValueError(

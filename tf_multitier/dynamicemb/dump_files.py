@@ -18,6 +18,7 @@ import typing
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier._src.options.option_values import each_once
 from tf_multitier._src.variable.working_folders import is_working_folder
 from tf_multitier._src.variable.working_folders import sync
 
@@ -154,7 +155,7 @@ def read_json(path: str) -> dict:
     size_of(path)
     with open(path, encoding="utf-8") as file:
         try:
-            found = json.load(file)
+            found = json.load(file, object_pairs_hook=each_once)
         except ValueError as error:
             raise ValueError(f"{path}: expected JSON, found {error}") from None
     if not isinstance(found, dict):

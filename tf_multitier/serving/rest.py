@@ -16,6 +16,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import each_once
+
 if typing.TYPE_CHECKING:
     from tf_multitier.serving.model import Version
 
@@ -32,6 +34,10 @@ _JSON_TYPES = {
     str: "strings",
     type(None): "null",
 }
+
+
+class _Word(float):
+    """NaN, Infinity or -Infinity. An infinite float of json that is none of them is a number that no float holds, such as 1e400."""
 
 
 class RequestError(ValueError):
@@ -90,7 +96,7 @@ def predict(version: Version, body: bytes | bytearray, max_answer_bytes: int) ->
 
 def _parse(body):
     try:
-        request = json.loads(body)
+        request = json.loads(body, object_pairs_hook=each_once, parse_constant=_Word)
     except RecursionError:
         raise RequestError("body: expected JSON, found lists that are nested too deep") from None
     except ValueError as error:
@@ -142,6 +148,8 @@ def _array(name, value, dtype):
     """The array of an input. Python objects first: NumPy would make text of [1, "a"], and pad short strings to long ones."""
     found = np.array(value, dtype=object)
     kinds = set(map(type, found.ravel()))  # .flat: at most 32 dimensions
+    if _Word in kinds:
+        kinds = kinds - {_Word} | {float}
     if dtype == tf.string:
         expected, right = 'strings or {"b64": ...}', kinds <= {str, dict}
     elif dtype == tf.bool:
@@ -170,6 +178,10 @@ def _array(name, value, dtype):
         wide = found.astype(np.float64)
     except OverflowError as error:
         raise RequestError(f"input '{name}': expected {expected}, found others: {error}") from None
+    if any(type(value) is float and math.isinf(value) for value in found[np.isinf(wide)]):
+        raise RequestError(
+            f"input '{name}': expected {expected}, found one that is too large, such as 1e400: write Infinity for it"
+        )
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype.as_numpy_dtype)
     large = wide[np.isinf(narrow) & np.isfinite(wide)]

@@ -49,6 +49,16 @@ def did_you_mean(value, known):
     return _engine.did_you_mean(list(known), value.encode(errors="replace"))
 
 
+def each_once(pairs):
+    """The dict of an object of JSON, for json.loads(object_pairs_hook=). ValueError if it has a name twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{again!r}: expected it once, found it twice: leave one of the two out")
+    return found
+
+
 def one_of(where, value, known):
     if value not in known:
         *names, last = map(repr, known)

@@ -10,6 +10,8 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier._src.options.option_values import each_once
+
 _SAVE_SECONDS = 600
 
 
@@ -74,7 +76,14 @@ class RunConfig:
         self.log_step_count_steps = log_step_count_steps
         self.device_fn = device_fn
         self.protocol = protocol
-        self._read_cluster(json.loads(os.environ.get("TF_CONFIG") or "{}"))
+        text = os.environ.get("TF_CONFIG") or "{}"
+        try:
+            config = json.loads(text, object_pairs_hook=each_once)
+        except ValueError as error:
+            raise ValueError(
+                f"RunConfig: TF_CONFIG: expected JSON, found an error: {error}"
+            ) from None
+        self._read_cluster(config)
 
     def _read_cluster(self, config):
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
