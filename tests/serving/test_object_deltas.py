@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import serving_util
 import tensorflow as tf
+from tensorflow.python.saved_model import loader_impl
 
 import tf_multitier
 import tf_multitier.keras as multitier_keras
 from tf_multitier import checkpoint
 from tf_multitier import serving
+from tf_multitier.serving import objects
 from worlds import needs_eager
 
 pytestmark = needs_eager
@@ -103,6 +105,22 @@ def test_a_keras_model_takes_the_deltas_of_its_training(tmp_path, storage):
         np.testing.assert_allclose(predicted(model), training.predicted[3], rtol=1e-5, atol=1e-6)
     gc.collect()
     assert serving.shared_tables() == []
+
+
+def test_signatures_of_another_kind_are_refused(tmp_path):
+    training = Training(tmp_path)
+    training.save()
+    path = training.export(tmp_path / "graph")
+    [meta_graph] = loader_impl.parse_saved_model(path).meta_graphs
+    prefix = f"{path}/variables/variables"
+    objects.ObjectNames(prefix, meta_graph)
+    for node in meta_graph.object_graph_def.nodes:
+        if node.HasField("bare_concrete_function"):
+            node.function.SetInParent()
+    with pytest.raises(
+        ValueError, match="signature '.*': expected a bare concrete function, found"
+    ):
+        objects.ObjectNames(prefix, meta_graph)
 
 
 def test_another_checkpoint_is_refused_by_the_name_of_a_variable(tmp_path):

@@ -86,8 +86,15 @@ def _read_by_signatures(meta_graph):
     """The names of the dense variables that the functions of signatures read."""
     graph = meta_graph.object_graph_def
     root = {child.local_name: child.node_id for child in graph.nodes[0].children}
-    functions = (graph.nodes[child.node_id] for child in graph.nodes[root["signatures"]].children)
-    names = (function.bare_concrete_function.concrete_function_name for function in functions)
+    names = []
+    for child in graph.nodes[root["signatures"]].children:
+        function = graph.nodes[child.node_id]
+        if (kind := function.WhichOneof("kind")) != "bare_concrete_function":
+            raise ValueError(
+                f"signature '{child.local_name}': expected a bare concrete function, found {kind}: save the model by tf.saved_model.save "
+                "or model.export of this version of TensorFlow"
+            )
+        names.append(function.bare_concrete_function.concrete_function_name)
     read = {number for name in names for number in graph.concrete_functions[name].bound_inputs}
     return {graph.nodes[number].variable.name for number in read}
 
