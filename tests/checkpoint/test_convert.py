@@ -242,6 +242,19 @@ def test_files_of_tfra_that_do_not_fit_are_refused(damage, message, tmp_path, ca
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "raw", "npz"])
+@pytest.mark.parametrize("item, key", [("users", -7), ("users_Adagrad_accumulator", 8)])
+def test_a_key_that_a_source_has_twice_is_refused(item, key, kind, tmp_path, capsys):
+    folder = tfra_files(tmp_path / "tfra")
+    shard = {"users": [8, -7, 9], "users_Adagrad_accumulator": [9, 8, -7]}[item]
+    tfra_shard(folder, item, 2, shard, np.zeros([3, 3], np.float32))
+    if item == "users":
+        tfra_shard(folder, item, 1, [_INT64_MIN, -7], np.zeros([2, 3], np.float32))
+    assert convert("--from=tfra", folder, "--dim=3", f"--to={kind}", tmp_path / "target") == 2
+    assert f"expected each key once, found key {key} again" in capsys.readouterr().err
+    assert not (tmp_path / "target").exists()
+
+
 def test_the_folder_of_a_target_keeps_what_is_not_ours(tmp_path, monkeypatch):
     source = write(tmp_path / "model", user=rows_of([1, 2], 3))
     foreign = tmp_path / ".d41d8cd98f00b204e9800998ecf8427e/precious"

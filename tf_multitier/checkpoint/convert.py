@@ -33,10 +33,12 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+import numpy as np
 import tqdm
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier._src.options import numpy_types
 from tf_multitier._src.options.option_values import did_you_mean
 from tf_multitier._src.variable.working_folders import sync
 from tf_multitier._src.variable.working_folders import working_folder
@@ -48,6 +50,7 @@ from tf_multitier.checkpoint.source import key_dtype
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
 from tf_multitier.checkpoint.writer import FROZEN_DTYPES
+from tf_multitier.checkpoint.writer import repeated_key
 
 # What a target that is no checkpoint has in addition to keys and values. None has dense variables.
 _HOLDS: dict[str, tuple[str, ...]] = {
@@ -255,17 +258,24 @@ def _open(options, name, path):
 
 
 class _Watched(RowSource):
-    """Rows that note what they have beyond keys and values while they are read: `seen`."""
+    """Rows that note what they have beyond keys and values while they are read: `seen`.
 
-    def __init__(self, rows):
-        self._rows, self.seen = rows, set()
+    is_checked: a key that the rows have twice is an error. That takes 16 bytes of memory for each key. A checkpoint has each key once.
+    """
+
+    def __init__(self, what, rows, is_checked):
+        self._what, self._rows, self._is_checked = what, rows, is_checked
+        self.seen = set()
         self.columns, self.dtype = rows.columns, value_dtype(rows)
         self.key_dtype = key_dtype(rows)
         self.num_rows = len(rows) if isinstance(rows, engine.Rows) else rows.num_rows
         self.applies = getattr(rows, "applies", 0)
 
     def blocks(self) -> Iterator[engine.Rows]:
+        keys = []
         for block in blocks_of(self._rows):
+            if self._is_checked:
+                keys.append(numpy_types.to_int64(block.keys))
             for what, is_there in (
                 ("frequencies", block.frequencies.any()),
                 ("versions", (block.versions != -1).any()),
@@ -274,6 +284,11 @@ class _Watched(RowSource):
                 if is_there:
                     self.seen.add(what)
             yield block
+        if (repeated := repeated_key(keys)) is not None:
+            [key] = numpy_types.from_int64(np.array([repeated]), self.key_dtype)
+            raise ValueError(
+                f"{self._what}: expected each key once, found key {key} again: remove one of its rows from the source"
+            )
 
 
 def _say_what_is_left_out(options, source, tables):
@@ -303,7 +318,10 @@ def _write(options, source, tables):
         return _write_checkpoint(options, source, tables)
     if not tables:
         raise ValueError(f"'{options.source}': expected embedding variables, found none")
-    watched = {name: _Watched(rows) for name, rows in tables.items()}
+    watched = {
+        name: _Watched(f"'{options.source}', table '{name}'", rows, source is None)
+        for name, rows in tables.items()
+    }
     if options.to == "one_embedding":
         counts = _module(options.to).save(watched, options.target)
     else:

@@ -170,6 +170,12 @@ class _ByKey:
         whole = np.concatenate(keys)
         self._order = np.argsort(whole, kind="stable")
         self._keys = whole[self._order]
+        again = np.flatnonzero(self._keys[1:] == self._keys[:-1])
+        if again.size:
+            raise ValueError(
+                f"{prefixes[0]}-keys: expected each key once, found key {self._keys[again[0]]} again: remove one of its rows from the "
+                "source"
+            )
 
     def __call__(self, keys):
         at = np.searchsorted(self._keys, keys)

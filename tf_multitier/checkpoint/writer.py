@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -244,15 +245,15 @@ def _checked_matrix(name, initializer, matrix, dim):
 
 
 def _check_distinct(name, keys, counted):
-    repeated = _repeated(keys)
+    repeated = repeated_key(keys)
     if repeated is not None:
         raise ValueError(f"'{name}': expected each key once, found key {repeated} again")
     if not any(len(of_block) for of_block in counted):
         return
-    repeated = _repeated(counted)
+    repeated = repeated_key(counted)
     if repeated is not None:
         raise ValueError(f"'{name}': expected each counted key once, found key {repeated} again")
-    repeated = _repeated([*keys, *counted])
+    repeated = repeated_key([*keys, *counted])
     if repeated is not None:
         raise ValueError(f"'{name}': expected counted keys without rows, found key {repeated}")
 
@@ -282,7 +283,7 @@ def _by_part(rows, partitions):
     return split
 
 
-def _repeated(keys):
+def repeated_key(keys: Iterable) -> int | None:
     """A key that occurs twice in a list of arrays, or None."""
     keys = np.concatenate([np.zeros(0, np.int64), *keys])
     keys.sort()
