@@ -75,3 +75,13 @@ def test_other_checkpoints_are_as_without_us(tmp_path):
     path = tf.train.Checkpoint(model=model).write(str(tmp_path / "model"))
     # As of Keras, which loses them.
     assert [name for name, _ in tf.train.list_variables(path)] == ["_CHECKPOINTABLE_OBJECT_GRAPH"]
+
+
+def test_a_checkpoint_lacks_what_was_taken_out_of_a_list(tmp_path):
+    model = Model()
+    model(IDS)
+    first = tf.train.Checkpoint(model=model).write(str(tmp_path / "first"))
+    model.blocks.pop()
+    second = tf.train.Checkpoint(model=model).write(str(tmp_path / "second"))
+    tables = [len(tf_multitier.checkpoint.load(path).tables) for path in (first, second)]
+    assert tables == [2, 1]

@@ -71,6 +71,12 @@ def sublayers(layer: typing.Any) -> list:
     return list(layer._layers)
 
 
+def dependency(layer: typing.Any, name: str) -> typing.Any:
+    """What `track_dependency` tracked under a name; None if nothing."""
+    layer._maybe_initialize_trackable()
+    return layer._lookup_dependency(name)
+
+
 def track_dependency(layer: typing.Any, name: str, values: list) -> None:
     """Lets tf.train.Checkpoint find a list of Trackables in a layer."""
     layer._maybe_initialize_trackable()

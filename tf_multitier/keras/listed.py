@@ -43,7 +43,14 @@ def _attach(root, layer):
     ]
     attached = False
     for name, values in (("_layers", keras_internals.sublayers(layer)), ("_weights", dense)):
-        if not all(id(value) in known for value in values):
+        before = keras_internals.dependency(layer, name)
+        # Once tracked, the list follows that of the layer, from which a program may take one out.
+        is_whole = (
+            all(id(value) in known for value in values)
+            if before is None
+            else [id(each) for each in before] == [id(value) for value in values]
+        )
+        if not is_whole:
             keras_internals.track_dependency(layer, name, values)
             attached = True
     return attached
