@@ -1,5 +1,6 @@
 """Programs in processes of their own. TensorFlow's import takes seconds, so it is done once: a process has imported it, and each
 program is a fork of it. It runs as `python ...` would run it, to the end of the interpreter, from its own folder and environment.
+A program that begins with an import of tf_multitier is a fork of a process that has imported that, too.
 
     done = forks.run(["-m", "tf_multitier.deeprec", "program.py", "--steps", "3"], env=environ, cwd=folder)
     done.returncode, done.stdout, done.stderr                  as of subprocess.run(..., text=True)
@@ -9,9 +10,12 @@ Not for tests of what happens while TensorFlow is imported, or of what its C++ c
 have the values of conftest.py.
 """
 
+import ast
 import atexit
 import contextlib
 import functools
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -25,6 +29,9 @@ import threading
 import types
 
 _FIRST = threading.Lock()
+
+# A process of each has imported it. Each is a fork of the one before.
+_IMPORTED = ["tensorflow", "tf_multitier", "tf_multitier.deeprec.script"]
 
 
 def run(arguments, env=None, cwd=None, timeout=300):
@@ -59,16 +66,16 @@ class Program:
 
     def __init__(self, arguments, env, cwd, files):
         env = dict(os.environ if env is None else env)
-        runs_deeprec = arguments[:2] == [
-            "-m",
-            "tf_multitier.deeprec",
-        ]  # sets the variable if it is not set
+        cwd = str(cwd or os.getcwd())
+        imported = _first_import(arguments, cwd)
+        runs_deeprec = imported == _IMPORTED[2]  # sets the variable if it is not set
         legacy = env.get("TF_USE_LEGACY_KERAS", "1" if runs_deeprec else None)
         self.arguments, self.returncode, self.stdin, self.stdout = arguments, None, None, None
         self._connection = socket.socket(socket.AF_UNIX)
         with _FIRST:
-            self._connection.connect(_started(legacy))
-        request = json.dumps([list(map(str, arguments)), env, str(cwd or os.getcwd())]).encode()
+            folder = _started(legacy)
+        self._connection.connect(os.path.join(folder, imported))
+        request = json.dumps([list(map(str, arguments)), env, cwd]).encode()
         size = len(request).to_bytes(8, "little")
         socket.send_fds(self._connection, [size], [file.fileno() for file in files])
         self._connection.sendall(request)
@@ -119,16 +126,49 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
+def _first_import(arguments, cwd):
+    """What of _IMPORTED a program imports before it does anything else."""
+    kind, *rest = map(str, arguments)
+    if kind == "-m":
+        if rest[0] == "tf_multitier.deeprec":
+            return _IMPORTED[2]
+        return _IMPORTED[1 if rest[0].startswith("tf_multitier.") else 0]
+    if os.path.basename(kind) == "forked_launch.py":
+        return _IMPORTED["-m" not in rest]
+    if kind == "-c":
+        text = rest[0]
+    else:
+        with open(os.path.join(cwd, kind), encoding="utf-8") as file:
+            text = file.read()
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:  # the program will say so
+        return _IMPORTED[0]
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            names = [name.name for name in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            names = [statement.module or ""]
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # its docstring
+        else:
+            break
+        if any(name.partition(".")[0] == "tf_multitier" for name in names):
+            return _IMPORTED[1]
+    return _IMPORTED[0]
+
+
 @functools.cache
 def _started(legacy):
-    """The path of the socket of a process that has imported TensorFlow with this value of TF_USE_LEGACY_KERAS."""
+    """The folder with the sockets of processes that have imported TensorFlow with this value of TF_USE_LEGACY_KERAS."""
+    from paths import ROOT  # here, so that the processes of programs have no module of this name
+
     folder = tempfile.TemporaryDirectory(prefix="forks_")
-    path = os.path.join(folder.name, "socket")
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = dict(os.environ, PYTHONPATH=ROOT)
     if legacy is not None:
         environ["TF_USE_LEGACY_KERAS"] = legacy
     process = subprocess.Popen(
-        [sys.executable, os.path.abspath(__file__), path],
+        [sys.executable, os.path.abspath(__file__), folder.name],
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -141,16 +181,13 @@ def _started(legacy):
         folder.cleanup()
 
     atexit.register(end)
-    return path
+    return folder.name
 
 
-def _serve(path):
+def _serve(folder):
     """Forks a process for each connection. Returns in the processes of programs alone: (arguments, environment, folder)."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen(16)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes of connections
-    os.write(1, b"ready\n")
+    listener = _imported(folder, _IMPORTED[: 3 if "TF_USE_LEGACY_KERAS" in os.environ else 2])
     while True:
         ready, _, _ = select.select([listener, 0], [], [])
         if 0 in ready:
@@ -161,6 +198,23 @@ def _serve(path):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return _one(connection)
         connection.close()
+
+
+def _imported(folder, modules):
+    """Imports the first of `modules`, and in forks of this process those after it. A listener for programs that begin so."""
+    importlib.import_module(modules[0])
+    gc.freeze()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(folder, modules[0]))
+    listener.listen(16)
+    if len(modules) == 1:
+        os.write(1, b"ready\n")
+    elif os.fork() == 0:
+        listener.close()
+        return _imported(folder, modules[1:])
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)  # its reader sees the end where an import fails
+    return listener
 
 
 def _one(connection):
@@ -188,11 +242,14 @@ def _run(arguments, environ, folder):
     os.environ.update(environ)
     os.chdir(folder)
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:1] = [path for path in paths if path]
+    sys.path[:2] = [path for path in paths if path]
     sys.orig_argv = [sys.executable, *arguments]
     kind, *rest = arguments
     if kind == "-m":
         sys.argv = rest
+        if "tf_multitier" in sys.modules:
+            # It reads the command line.
+            importlib.reload(sys.modules["tf_multitier._src.tensorflow.start"])
         sys.path.insert(0, folder)
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
@@ -207,10 +264,4 @@ def _run(arguments, environ, folder):
 
 
 if __name__ == "__main__":
-    import gc
-
-    import tensorflow  # noqa: F401
-
-    gc.freeze()
-
     _run(*_serve(sys.argv[1]))
