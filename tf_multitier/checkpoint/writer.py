@@ -142,31 +142,9 @@ class Writer(CheckpointFiles):
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
         columns = arguments.columns("columns", columns)
-        base = {
-            "format_version": 1,
-            "key_dtype": key_dtype,
-            "dim": columns[0][1],
-            "columns": [
-                {
-                    "name": column,
-                    "dtype": "float32" if i else dtype,
-                    "dim": dim,
-                    "initial_value": value,
-                }
-                for i, (column, dim, value) in enumerate(columns[:1] if is_frozen else columns)
-            ],
-            "num_rows": 0,
-            "num_partitions": partitions,
-            "applies": applies,
-            "checksum": 0,
-        }
-        if is_frozen:
-            base["frozen"] = 1
-        if initializer is not None:
-            base["initializer"] = dict(initializer)
-            if "initializers" in initializer:
-                base["initializers"] = base["initializer"].pop("initializers")
         matrix = _checked_matrix(name, initializer, matrix, columns[0][1])
+        base = _manifest(columns, key_dtype, dtype, initializer, is_frozen)
+        base.update(num_partitions=partitions, applies=applies)
         ids = [0] * partitions if save_ids is None else list(save_ids)
         if len(ids) != partitions:
             raise ValueError(f"save_ids: expected {partitions} numbers, found {len(ids)}")
@@ -229,6 +207,34 @@ def values_of(rows: Rows) -> Rows:
     """Rows with the first column alone, and without counted keys."""
     dim = rows.columns[0][1]
     return Rows(rows.columns[:1], rows.keys, rows.frequencies, rows.versions, rows.data[:, :dim])
+
+
+def _manifest(columns, key_dtype, dtype, initializer, is_frozen):
+    """What the manifests of all parts have in common, without the numbers of the parts."""
+    its_columns = [
+        {
+            "name": column,
+            "dtype": "float32" if i else dtype,
+            "dim": dim,
+            "initial_value": value,
+        }
+        for i, (column, dim, value) in enumerate(columns[:1] if is_frozen else columns)
+    ]
+    manifest = {
+        "format_version": 1,
+        "key_dtype": key_dtype,
+        "dim": columns[0][1],
+        "columns": its_columns,
+        "num_rows": 0,
+        "checksum": 0,
+    }
+    if is_frozen:
+        manifest["frozen"] = 1
+    if initializer is not None:
+        manifest["initializer"] = dict(initializer)
+        if "initializers" in initializer:
+            manifest["initializers"] = manifest["initializer"].pop("initializers")
+    return manifest
 
 
 def _checked_matrix(name, initializer, matrix, dim):

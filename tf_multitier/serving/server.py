@@ -96,17 +96,15 @@ class Server:
         name = name or os.path.basename(path)
         if "/" in name or ":" in name:
             raise ValueError(f"name: expected one without '/' and ':', found {name!r}")
-        for option, value, least in [
-            ("threads", threads, 1),
-            ("queue", queue, 0),
-            ("max_body_bytes", max_body_bytes, 1),
-            ("max_answer_bytes", max_answer_bytes, 1),
-            ("max_connections", max_connections, 1),
-            ("timeout", timeout, 0.001),
-            ("poll_seconds", poll_seconds, 0.001),
-        ]:
-            if not least <= value < threading.TIMEOUT_MAX:
-                raise ValueError(f"{option}: expected at least {least}, found {value}")
+        _check_limits(
+            threads=(threads, 1),
+            queue=(queue, 0),
+            max_body_bytes=(max_body_bytes, 1),
+            max_answer_bytes=(max_answer_bytes, 1),
+            max_connections=(max_connections, 1),
+            timeout=(timeout, 0.001),
+            poll_seconds=(poll_seconds, 0.001),
+        )
         if not host:
             raise ValueError("host: expected an address, found none: 0.0.0.0 answers all machines")
         if not 0 <= port < 1 << 16:
@@ -129,19 +127,10 @@ class Server:
             max_connections=max_connections,
             on_refused=self._application.add_refused_connection,
         )
-        config = uvicorn.Config(
-            self._application,
-            http=typing.cast(typing.Any, connection),
-            loop="asyncio",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=typing.cast(int, timeout),
-            timeout_graceful_shutdown=typing.cast(int, timeout),
+        settings: dict[str, typing.Any] = dict(
+            http=connection, timeout_keep_alive=timeout, timeout_graceful_shutdown=timeout
         )
+        config = uvicorn.Config(self._application, **settings, **_UVICORN)
         self._uvicorn = uvicorn.Server(config)
         self._threads = [
             threading.Thread(target=self._uvicorn.run, args=([self._socket],), daemon=True),
@@ -194,6 +183,25 @@ class Server:
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+
+# Of uvicorn, which serves one application, without logs of its own.
+_UVICORN: dict[str, typing.Any] = dict(
+    loop="asyncio",
+    lifespan="off",
+    ws="none",
+    log_config=None,
+    access_log=False,
+    proxy_headers=False,
+    server_header=False,
+)
+
+
+def _check_limits(**limits):
+    """ValueError unless each (value, least) is in range."""
+    for name, (value, least) in limits.items():
+        if not least <= value < threading.TIMEOUT_MAX:
+            raise ValueError(f"{name}: expected at least {least}, found {value}")
 
 
 def _bind(host, port):

@@ -119,6 +119,58 @@ def _number_of_partitions(name, partitioner, dim):
     return int(parts[0])
 
 
+def _initial(full_name, dim, initializer, option, its_world):
+    """(what rows begin with, the seed of a new table). In a world, the same in all processes."""
+    value = initializers.initial_value(
+        initializer, full_name, dim, option.init_option.default_value_dim
+    )
+    is_eager = tf.executing_eagerly()
+    its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
+    seed = initializers.table_seed(value.seed, its_seed, full_name)
+    if its_world is not None and is_eager:  # Keras draws another one in each process
+        seed = its_world.bits_of_first(seed)
+        value = value if value.seed is None else value._replace(seed=seed)
+        value = initializers.with_seeds_of_tables(value, its_world.bits_of_first)
+    return value, seed
+
+
+def _attrs(full_name, dim, key_dtype, value_dtype, value, seed, option):
+    """The attrs of the ops that make a variable of one part."""
+    storage = option.storage_option or storage_option.storage_option_from_environment()
+    values = {
+        **options.record_of(full_name, option, storage, seed),
+        "initializer": initializers.initializer_record(value, seed),
+        "initializers": initializers.tables_record(value, seed),
+        "read_only": is_read_only(),
+        "in_place": is_in_place() and storage.keep,
+    }
+    checked = option_record.check(
+        values,
+        lambda message: f"embedding variable '{full_name}': {message}",
+        value_dtype=value_dtype.name,
+    )
+    return dict(
+        dtype=value_dtype,
+        key_dtype=key_dtype,
+        shape=[0, dim],
+        options=option_record.text_of(checked, value_dtype=value_dtype.name),
+        partition_index=0,
+        num_partitions=1,
+    )
+
+
+def _whole(full_name, parts, its_world=None):
+    """The variable of these parts, of which a v1 graph keeps note."""
+    if tf.executing_eagerly():
+        whole = OwnedPartitions(full_name, parts)
+    else:
+        whole = GraphPartitions(full_name, parts)
+        graph_state.state_of(whole.graph).partitioned[full_name] = whole
+    if its_world is not None:
+        whole.world = its_world
+    return whole
+
+
 def _make(
     full_name,
     dim,
@@ -136,44 +188,16 @@ def _make(
     servers: the ParameterServerStrategy on whose servers the parts are, or None.
     """
     trainable = trainable and not is_read_only()
-    value = initializers.initial_value(
-        initializer, full_name, dim, option.init_option.default_value_dim
-    )
-    storage = option.storage_option or storage_option.storage_option_from_environment()
-    is_eager = tf.executing_eagerly()
-    its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
-    seed = initializers.table_seed(value.seed, its_seed, full_name)
     its_world = None if is_read_only() else world.current()
-    if its_world is not None:
-        if num_partitions not in (1, its_world.size):
-            raise ValueError(
-                f"embedding variable '{full_name}': partitioner: expected none, or one of {its_world.size} parts, one for each process "
-                f"of the CollectiveStrategy, found one of {num_partitions}"
-            )
-        if is_eager:  # Keras draws another one in each process
-            seed = its_world.bits_of_first(seed)
-            value = value if value.seed is None else value._replace(seed=seed)
-            value = initializers.with_seeds_of_tables(value, its_world.bits_of_first)
-    values = {
-        **options.record_of(full_name, option, storage, seed),
-        "initializer": initializers.initializer_record(value, seed),
-        "initializers": initializers.tables_record(value, seed),
-        "read_only": is_read_only(),
-        "in_place": is_in_place() and storage.keep,
-    }
-    checked = option_record.check(
-        values,
-        lambda message: f"embedding variable '{full_name}': {message}",
-        value_dtype=value_dtype.name,
-    )
-    attrs = dict(
-        dtype=value_dtype,
-        key_dtype=key_dtype,
-        shape=[0, dim],
-        options=option_record.text_of(checked, value_dtype=value_dtype.name),
-        partition_index=0,
-        num_partitions=num_partitions,
-    )
+    if its_world is not None and num_partitions not in (1, its_world.size):
+        raise ValueError(
+            f"embedding variable '{full_name}': partitioner: expected none, or one of {its_world.size} parts, one for each process "
+            f"of the CollectiveStrategy, found one of {num_partitions}"
+        )
+    value, seed = _initial(full_name, dim, initializer, option, its_world)
+    attrs = _attrs(full_name, dim, key_dtype, value_dtype, value, seed, option)
+    attrs["num_partitions"] = num_partitions
+    is_eager = tf.executing_eagerly()
 
     def make(name, attrs, matrix):
         if is_eager:
@@ -195,31 +219,15 @@ def _make(
             part = world_parts.make(
                 its_world, full_name, attrs, value.matrix, trainable, collections
             )
-        whole = (OwnedPartitions if is_eager else GraphPartitions)(full_name, [part])
-        whole.world = its_world
-        if not is_eager:
-            graph_state.state_of(whole.graph).partitioned[full_name] = whole
-        return whole
+        return _whole(full_name, [part], its_world)
     if num_partitions == 1:
         return make(full_name, attrs, value.matrix)
-    matrix = None
-    if value.matrix is not None:
-        drawn = []  # all partitions share one matrix
-
-        def matrix():
-            if not drawn:
-                drawn.append(value.matrix())
-            return drawn[0]
-
+    matrix = value.matrix and functools.cache(value.matrix)  # all partitions share one
     parts = [
         make(f"{full_name}/part_{i}", dict(attrs, partition_index=i), matrix)
         for i in range(num_partitions)
     ]
-    if is_eager:
-        return OwnedPartitions(full_name, parts)
-    variable = GraphPartitions(full_name, parts)
-    graph_state.state_of(variable.graph).partitioned[full_name] = variable
-    return variable
+    return _whole(full_name, parts)
 
 
 def _check_type_of_reused(scope, name, value_dtype):
