@@ -317,7 +317,7 @@ def test_accumulation_that_cannot_be_is_refused():
     two = [tf.constant_initializer(1.0), tf.constant_initializer(2.0)]
     of_two = tf_multitier.get_embedding_variable("of_two", DIM, initializer=two)
     with pytest.raises(NotImplementedError, match="'of_two' .*initializer that is a list"):
-        accumulating().build([kt.held.HeldRows(of_two, of_two, "rows")])
+        accumulating().build([kt.held_variables.HeldRows(of_two, of_two, "rows")])
     model, _ = pair("DRAM", None, tf_multitier.optimizers.SGD())
     with pytest.raises(NotImplementedError, match="without gradient_accumulation_steps, or .*SGD"):
         fit(model, keras.optimizers.SGD(gradient_accumulation_steps=2))

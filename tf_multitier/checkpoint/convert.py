@@ -69,7 +69,11 @@ _SAVE = {
     "npz": checkpoint.save_npz,
     "raw": checkpoint.save_raw,
 }
-_MODULES = {"one_embedding": "snapshots", "dynamicemb": "dumps", "tfra": "tfra"}
+_MODULES = {
+    "one_embedding": "one_embedding_snapshots",
+    "dynamicemb": "dynamicemb_dumps",
+    "tfra": "tfra",
+}
 _SCORES = ("step", "time", "frequency")
 
 

@@ -16,7 +16,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.variable.partitioned import is_embedding_variable
 from tf_multitier.distribute import sessions
@@ -297,7 +297,7 @@ class CollectiveStrategy:
             return grads
         for i, grad in enumerate(grads):
             for each in tf.nest.flatten(grad):
-                reduced.check_new(f"reduce_gradients: gradient {i}", each)
+                reduced_gradients.check_new(f"reduce_gradients: gradient {i}", each)
         self._say(op)
         for i, (grad, variable) in enumerate(zip(grads, variables)):
             if isinstance(grad, tf.IndexedSlices) and not _is_of_rows(grad, variable):
@@ -315,7 +315,7 @@ class CollectiveStrategy:
                 grads[i] = [self._rows(each, op) for each in grad]
             elif isinstance(grad, tf.IndexedSlices):
                 grads[i] = self._rows(grad, op)
-        reduced.mark(grads)
+        reduced_gradients.mark(grads)
         return grads
 
     def reduce_all(self) -> None:
@@ -343,8 +343,8 @@ class CollectiveStrategy:
         if self._world.size > 1:
             for i, grad in enumerate(flat):
                 if isinstance(grad, tf.IndexedSlices):
-                    clipped[i] = reduced.with_values(grad, clipped[i].values)
-            reduced.mark([grad for grad in clipped if isinstance(grad, tf.Tensor)])
+                    clipped[i] = reduced_gradients.with_values(grad, clipped[i].values)
+            reduced_gradients.mark([grad for grad in clipped if isinstance(grad, tf.Tensor)])
         return tf.nest.pack_sequence_as(grads, clipped), norm
 
     def broadcast(self, tensor: typing.Any) -> tf.Tensor:

@@ -17,7 +17,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.processes.world_keys import no_save_alone
 from tf_multitier._src.tensorflow.internals import EagerTensor
@@ -62,7 +62,7 @@ def _checked(original):
             for i, grad in enumerate(grads):
                 values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
                 if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
-                    reduced.check(f"optimizer '{self.name}': gradient {i}", grad)
+                    reduced_gradients.check(f"optimizer '{self.name}': gradient {i}", grad)
         return original(self, grads, trainable_variables)
 
     return apply

@@ -17,7 +17,7 @@ import weakref
 import tensorflow as tf
 
 from tf_multitier._src.execution import graph_state
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.processes import world_steps
 from tf_multitier._src.tensorflow.internals import BaseSession
@@ -96,7 +96,7 @@ def _apply(original, world):
         dense = [(g, v) for g, v in pairs if g is not None and not is_embedding_variable(v)]
         for grad, variable in dense:
             values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
-            reduced.check(f"gradient of variable '{variable.name}'", values)
+            reduced_gradients.check(f"gradient of variable '{variable.name}'", values)
         alike = [_check_alike(world, [variable for _, variable in dense])] if dense else []
         with tf.control_dependencies(alike):
             train = original(self, pairs, *args, **kwargs)

@@ -17,7 +17,7 @@ from tf_multitier._src.options import option_values
 from tf_multitier._src.options.key_types import key_type
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.variable.variable_scope import get_embedding_variable
-from tf_multitier.keras import held
+from tf_multitier.keras import held_variables
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
@@ -38,7 +38,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     built: typing.Any  # of Keras
-    saves_rows = True  # held.py asks: also those of variables that a subclass holds
+    saves_rows = True  # held_variables.py asks: also those of variables that a subclass holds
 
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
         own = f"tf_multitier.keras.{type(self).__name__}"
@@ -148,7 +148,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
     def save_own_variables(self, store: typing.Any) -> None:
         """Writes rows with slots, frequencies and versions, for Keras' archives, and the other weights of a subclass."""
-        held.save(self, super().save_own_variables, store)
+        held_variables.save(self, super().save_own_variables, store)
 
     def load_own_variables(self, store: typing.Any) -> None:
         """Replaces the rows by those of an archive, and the other weights of a subclass. Everything is checked before a row changes.
@@ -156,7 +156,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         Raises:
           ValueError: the archive has other tables.
         """
-        held.load(self, super().load_own_variables, store)
+        held_variables.load(self, super().load_own_variables, store)
 
     def _not_quantized(self, found):
         return (

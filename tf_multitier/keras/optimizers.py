@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.options.option_values import boolean
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.training.row_optimizer import decays
 from tf_multitier.keras import accumulation
 from tf_multitier.keras import averages
@@ -196,7 +196,7 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
     wholes: for each gradient of rows, their variable, whose parts have one norm; for other gradients None.
     """
     grads = list(grads)
-    scale = lambda g, factor: reduced.with_values(g, g.values * factor)
+    scale = lambda g, factor: reduced_gradients.with_values(g, g.values * factor)
     is_rows = [whole is not None for whole in wholes]
     if optimizer.clipnorm:
         parts: dict = {}
@@ -215,7 +215,7 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
                 clipped = tf.clip_by_norm(whole, optimizer.clipnorm)
             lengths = [tf.shape(v)[0] for v in values]
             for i, value in zip(its, tf.split(clipped, lengths, num=len(its))):
-                grads[i] = reduced.with_values(grads[i], value)
+                grads[i] = reduced_gradients.with_values(grads[i], value)
     elif optimizer.global_clipnorm and any(is_rows):
         norms = _norms_in_world(grads, wholes)
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
@@ -226,7 +226,9 @@ def clipped(optimizer: typing.Any, grads: list, wholes: list) -> list:
         for i, g in enumerate(grads):
             if is_rows[i]:
                 limit = optimizer.clipvalue
-                grads[i] = reduced.with_values(g, tf.clip_by_value(g.values, -limit, limit))
+                grads[i] = reduced_gradients.with_values(
+                    g, tf.clip_by_value(g.values, -limit, limit)
+                )
     return grads
 
 

@@ -29,7 +29,7 @@ class GraphState:
     tracked_saves: {name of a handle: number of the last save of its table by an IncrementalSaver, failed ones too}. A save ends the
       changes that another saver could continue.
     shared: {key: tensor}, see `shared`.
-    reduced: {name of the values of a gradient of a world: whether they are rows} (processes/reduced.py).
+    reduced: {name of the values of a gradient of a world: whether they are rows} (processes/reduced_gradients.py).
     restores: {a Saver's prefix: (ops that read parts of embedding variables, ops that read dense variables)}, see saver.py.
     before_broadcast: functions of a session, which rank 0 of a world calls before the others get its dense values.
     """

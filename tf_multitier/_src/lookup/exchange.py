@@ -26,7 +26,7 @@ from tf_multitier._src.lookup import gradients
 from tf_multitier._src.lookup import group_tape
 from tf_multitier._src.lookup.lookup_member import Member
 from tf_multitier._src.options import option_record
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.processes.wire import wire_dtype
 from tf_multitier._src.tensorflow.internals import colocate_with
@@ -353,7 +353,7 @@ def _gradient(members, way, joins, looked, used, grads):
             of_homes[handles[0].device] = iter(found)
     of_handles = [next(of_homes[part.handle.device]) for m in members for part in m.parts]
     if members[0].variable.world is not None:
-        reduced.mark_raw(of_handles)
+        reduced_gradients.mark_raw(of_handles)
     return of_handles + of_weights
 
 

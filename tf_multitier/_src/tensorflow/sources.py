@@ -194,7 +194,7 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("965414098b1641eb", "feature_column.feature_column:_verify_static_batch_size_equality", "_src/columns/column_groups.py",
      "refuses batch sizes that are known to differ"),
     ("002fea8ac6fa19a7", "trackable.autotrackable:AutoTrackable.__setattr__", "_src/patches.py", "sets an attribute of a layer of Keras 3, too; wrapped"),
-    ("0d78f0e2f85e42d9", "trackable.base:Trackable._track_trackable", "keras/held.py",
+    ("0d78f0e2f85e42d9", "trackable.base:Trackable._track_trackable", "keras/held_variables.py",
      "tracks an object under a name that _lookup_dependency finds; _maybe_initialize_trackable comes before that"),
     ("f4516332d925a743", "data.ops.dataset_ops:DatasetV2.__init__", "data/parquet.py", "keeps _variant_tensor"),
     ("62f2be44c153d595", "distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended._create_variable_round_robin",

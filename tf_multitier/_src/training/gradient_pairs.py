@@ -6,7 +6,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.variable.embedding_variable import EmbeddingVariable
 from tf_multitier._src.variable.partitioned import is_embedding_variable
 
@@ -65,7 +65,7 @@ def _without_zeros(grad, variable):
     dim = variable.embedding_dim
     if isinstance(grad, tf.Tensor) and _are_zeros(grad) and grad.shape[1] == dim:
         zeros = tf.IndexedSlices(tf.reshape(grad, [0, dim]), tf.zeros([0], tf.int64))
-        reduced.mark([zeros])
+        reduced_gradients.mark([zeros])
         return zeros
     return grad
 

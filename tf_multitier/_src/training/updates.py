@@ -21,7 +21,7 @@ from tf_multitier._src.execution import origins
 from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import gradients
 from tf_multitier._src.options import key_types
-from tf_multitier._src.processes import reduced
+from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import device_scope
@@ -168,7 +168,7 @@ class EmbeddingProcessor(OptimizableVariable):
         strategies.check_of_world("an update", [variable])
         g = _checked_gradient(variable, g)
         if variable.of_world is not None:
-            reduced.check(f"gradient of embedding variable '{variable.variable_name}'", g)
+            reduced_gradients.check(f"gradient of embedding variable '{variable.variable_name}'", g)
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:
@@ -208,7 +208,7 @@ def update(variable, g, step, hyper, columns, rule):
     """
     given, g = g, _checked_gradient(variable, g)
     if variable.of_world is not None:
-        reduced.check(f"gradient of embedding variable '{variable.variable_name}'", given)
+        reduced_gradients.check(f"gradient of embedding variable '{variable.variable_name}'", given)
     return _update_of(variable, g, step, hyper, columns, rule, device_scope())
 
 

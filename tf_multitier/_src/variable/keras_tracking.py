@@ -1,10 +1,10 @@
 """How layers and models of Keras 3 learn of the embedding variables that a program gives them: `self.users = get_embedding_variable(...)`.
 
 Each layer has a tracker, which puts what is assigned to the layer, and to its lists and dicts, into one list for each kind: variables,
-layers, metrics. A tracker gets one more kind here: embedding variables. What Keras sees of them is in keras/held.py.
+layers, metrics. A tracker gets one more kind here: embedding variables. What Keras sees of them is in keras/held_variables.py.
 
     layer.__init__        assigns `_tracker`: patches.py calls `new_attribute`, which adds the kind
-    layer.users = ...     the tracker finds the kind, and gives the variable to keras/held.py
+    layer.users = ...     the tracker finds the kind, and gives the variable to keras/held_variables.py
     a lookup in `call`    finds the variables that a tracker does not see: in modules that got them after they were assigned
 
 This file imports no Keras. It does nothing for objects that are no layers of Keras 3 with the TensorFlow backend.
@@ -77,13 +77,13 @@ class _Store(list):
 
 
 def _held():
-    return importlib.import_module("tf_multitier.keras.held")
+    return importlib.import_module("tf_multitier.keras.held_variables")
 
 
 def find_listed(root: typing.Any) -> None:
     """Lets tf.train.Checkpoint find what layers with embedding variables have in lists. root: an object that it saves."""
     if _trackers and "tf_multitier.keras.rows" in sys.modules:
-        importlib.import_module("tf_multitier.keras.listed").attach(root)
+        importlib.import_module("tf_multitier.keras.tracked_lists").attach(root)
 
 
 def is_ours(value: typing.Any) -> bool:

@@ -1,7 +1,7 @@
 """Embedding variables that a program's own layers and models hold, as weights of them: keras_tracking.py finds them.
 
     layer._trainable_variables    has Rows for each part of the variable
-    layer.save_own_variables      the layer's own writes its other weights, then storing.py writes the rows
+    layer.save_own_variables      the layer's own writes its other weights, then archives.py writes the rows
     layer                         tracks the variable for tf.train.Checkpoint, which does not look into lists and dicts of Keras
 
 A variable that several layers hold is one weight: Rows.of gives each of them the same Rows.
@@ -21,7 +21,7 @@ import keras
 from tf_multitier._src.variable import keras_tracking
 from tf_multitier.keras import dense_weights
 from tf_multitier.keras import keras_internals
-from tf_multitier.keras import storing
+from tf_multitier.keras import archives
 from tf_multitier.keras.rows import Rows
 
 # {layer that was called: the variables of its layers that were looked up}
@@ -91,10 +91,10 @@ def _save_rows_of(layer):
 
 
 def save(layer: typing.Any, save_others: typing.Any, store: typing.Any) -> None:
-    """`save_own_variables` of a layer: `save_others` writes its weights without the Rows, then storing.py writes the rows."""
+    """`save_own_variables` of a layer: `save_others` writes its weights without the Rows, then archives.py writes the rows."""
     with _without_rows(layer) as rows:
         save_others(store)
-    storing.save(rows, store, layer.name)
+    archives.save(rows, store, layer.name)
 
 
 def load(layer: typing.Any, load_others: typing.Any, store: typing.Any) -> None:
@@ -103,10 +103,10 @@ def load(layer: typing.Any, load_others: typing.Any, store: typing.Any) -> None:
         parts = layer._rows[0].whole.parts
         dense_weights.replace(parts, store["0"], f"layer '{layer.name}'")
         return
-    others = [key for key in list(store.keys()) if not storing.is_of_rows(key)]
+    others = [key for key in list(store.keys()) if not archives.is_of_rows(key)]
     with _without_rows(layer) as rows:
         load_others({key: store[key] for key in others})
-    storing.load(rows, store, layer.name)
+    archives.load(rows, store, layer.name)
 
 
 def _is_one_table(layer):
