@@ -3,7 +3,6 @@
 import ast
 import re
 import time
-import types
 
 import numpy as np
 
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from cluster_util import launch
 from tf_multitier._src.variable import delta_names
-from tf_multitier.distribute import sessions
 
 # Each rank trains other ids, in batches of other sizes. The learning rate undoes the mean, so a value is the number of occurrences.
 PROGRAM = """
@@ -193,47 +191,49 @@ def test_what_would_train_apart_is_refused(tmp_path):
         assert "let all ranks run strategy.broadcast_variables() once" in apart
 
 
-# A rank that has failed ends, while the other one waits for it in a step.
-FAILED = """
-with tf.Graph().as_default():
-    tables, weights, ids, loss = build()
-    def main():
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(strategy.broadcast_variables())
-            if rank:
-                open(folder + "/failed", "w").close()
+# Rank 1 ends, while the other one waits for it in a step. Its program makes the strategy itself, and does not say how it ended.
+ENDED = """
+def main():
+    import tf_multitier
+    import tf_multitier.v1 as tf
+    strategy = tf_multitier.distribute.CollectiveStrategy(timeout=200)
+    with strategy.scope():
+        users = tf.get_embedding_variable("users", 4)
+    ids = tf.placeholder(tf.int64, [None])
+    step = tf.train.get_or_create_global_step()
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(users, ids))
+    train = strategy.optimizer(tf.train.AdagradOptimizer(0.1)).minimize(loss, global_step=step)
+    with tf.train.MonitoredTrainingSession() as session:
+        for i in range(10):
+            if i == 3 and strategy.rank():
+                open(folder + "/ended", "w").close()
                 END
-            session.run(loss, {ids: ids_of(0, rank)})
-    sys.exit(main())
+            try:
+                session.run(train, {ids: [1, 2, 3]})
+            except tf.errors.FailedPreconditionError as error:
+                print("error", str(error).replace(chr(10), " "))
+                sys.stdout.flush()
+                if ENDS_WELL:
+                    os._exit(9)
+                signal.pause()  # until the launcher ends it
+
+sys.exit(main())
 """
 
 
 @pytest.mark.parametrize(
     ("end", "arguments", "status"),
-    [("return 3", (), 3), ("raise ValueError", ("-m", "tf_multitier.deeprec"), 1)],
-)
-def test_a_rank_that_failed_ends_at_once(tmp_path, end, arguments, status):
-    code = PROGRAM.replace("timeout=60", "timeout=200") + FAILED.replace("END", end)
-    launch(tmp_path, code, "--workers=2", *arguments, status=status)
-    assert time.time() - (tmp_path / "failed").stat().st_mtime < 100
-
-
-@pytest.mark.parametrize(
-    ("error", "failed"),
     [
-        (None, None),
-        (SystemExit(0), 0),
-        (SystemExit(3), 3),
-        (ValueError("a"), "a"),
-        (StopIteration(), "-"),
+        ("return 3", (), 3),
+        ("return 0", (), 9),
+        ("raise ValueError", ("-m", "tf_multitier.deeprec"), 1),
     ],
 )
-def test_a_session_that_is_left_by_an_error_lets_its_rank_end_at_once(monkeypatch, error, failed):
-    said = []
-    monkeypatch.setattr(sessions, "end_at_once", said.append)
-    world = types.SimpleNamespace(is_used_in=lambda graph: True)
-    left = sessions._left(lambda *arguments: "left", world)
-    session = types.SimpleNamespace(graph=tf.Graph())
-    assert left(session, type(error), error, None) == "left"
-    assert [str(each) for each in said] == ([] if failed == "-" else [str(failed)])
+def test_a_rank_that_ends_before_the_others_ends_their_steps_at_once(
+    tmp_path, end, arguments, status
+):
+    code = f"ENDS_WELL = {status == 9}\n" + ENDED.replace("END\n", f"{end}\n")
+    lines, _ = launch(tmp_path, code, "--workers=2", *arguments, status=status)
+    assert time.time() - (tmp_path / "ended").stat().st_mtime < 100
+    if status == 9:
+        assert "rank 1 of 2 has ended, and others wait for it in a step" in lines["worker 0"][-1]

@@ -25,7 +25,6 @@ from tf_multitier.deeprec import messages
 from tf_multitier.deeprec import numpy_names
 from tf_multitier.deeprec import script_modules
 from tf_multitier.deeprec import version_check
-from tf_multitier.distribute import sessions
 
 _v1 = tensorflow.compat.v1
 
@@ -147,11 +146,7 @@ def run(script, arguments, deprecations=False):
         builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow, modules)
         try:
             runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
-        except SystemExit as end:
-            sessions.end_at_once(end.code)
-            raise
-        except Exception as error:  # noqa: BLE001  Python itself handles KeyboardInterrupt
+        except Exception as error:  # noqa: BLE001  Python itself handles SystemExit and KeyboardInterrupt
             messages.report(error)
-            sessions.end_at_once()
             return 1
     return 0

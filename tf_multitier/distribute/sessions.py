@@ -2,15 +2,15 @@
 
 tf.compat.v1.Session()     without a target: connects to the server
 MonitoredTrainingSession   rank 0 is the chief; others initialize variables too; then all get the dense values of rank 0
-the end of the process     waits for the others: rank 0 may still save their parts. Not after an error in a session, or sys.exit(1)
+the end of the process     waits for that of the others: rank 0 may still save their parts. Not while they wait for this one in a step
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
+import contextlib
 import inspect
-import sys
+import time
 import typing
 import weakref
 
@@ -24,6 +24,7 @@ from tf_multitier._src.tensorflow.internals import BaseSession
 from tf_multitier._src.tensorflow.internals import creator_arguments
 from tf_multitier._src.tensorflow.internals import Optimizer
 from tf_multitier._src.tensorflow.internals import wrap_method
+from tf_multitier._src.tensorflow.library import ops
 from tf_multitier._src.variable.partitioned import is_embedding_variable
 
 _v1 = tf.compat.v1
@@ -60,9 +61,6 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
         _v1.train.WorkerSessionCreator, "create_session", lambda original: _worker(original, world)
     )
     wrap_method(_v1.train, "MonitoredTrainingSession", lambda original: _monitored(original, world))
-    for kind in (_v1.Session, _v1.train.MonitoredSession):
-        wrap_method(kind, "__exit__", lambda original: _left(original, world))
-    sys.exit = _noting_failures(sys.exit)  # now: `sys.exit(main())` takes it before it calls main
 
 
 def _init(original, world, target_of_process):
@@ -151,6 +149,8 @@ def _monitored(original, world):
 
 _begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its broadcast_variables}
 _waits: list = []  # the world of this process, if it waits at its end
+_PAUSE = 0.2  # seconds between two looks at another rank
+_LONGEST_ANSWER = 10_000  # milliseconds after which a rank is taken for dead
 
 
 def _wait_at_exit(world):
@@ -159,44 +159,51 @@ def _wait_at_exit(world):
         atexit.register(_wait_for_all, world)
 
 
-def _left(original, world):
-    def left(self, kind, error, trace):
-        is_used = self.graph is not None and world.is_used_in(self.graph)
-        if is_used and not isinstance(error, (tf.errors.OutOfRangeError, StopIteration)):
-            end_at_once(error.code if isinstance(error, SystemExit) else error)
-        return original(self, kind, error, trace)
-
-    return left
-
-
-def _noting_failures(original):
-    @functools.wraps(original)
-    def noted(status=None, /):
-        end_at_once(status)
-        original(status)
-
-    return noted
-
-
-def end_at_once(status: typing.Any = 1) -> None:
-    """Says that the program ends with this status: a process that has failed does not wait for the others."""
-    if status not in (None, 0):
-        atexit.unregister(_wait_for_all)
-
-
 def _wait_for_all(world):
-    """Rank 0 may still save the parts of this rank."""
-    if getattr(sys, "last_type", None) is not None:  # an exception that Python has printed
-        return
-    try:
-        with tf.Graph().as_default():
-            together = world.of_all(tf.constant(0, tf.int64), worlds.LAST_EXCHANGE)
-            with _v1.Session() as session:
-                session.run(together)
-    except tf.errors.OpError as error:
-        _v1.logging.warning(
-            f"rank {world.rank}: the other ranks did not end with this one: {error.message}"
-        )
+    """Rank 0 may still save the parts of this rank. So it waits for the ends of all, and they for its.
+
+    If one waits for this rank in a step, the steps of all end with an error.
+    """
+    until = time.monotonic() + world.timeout
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    with _progress(world, world.rank, ends=True) as mine:
+        begun, succeeded, _ = mine()
+    if begun > succeeded:  # an error has ended a step of all
+        return None
+    for rank in others if world.rank == 0 else [0]:
+        with (
+            contextlib.suppress(tf.errors.OpError),
+            _progress(world, rank) as theirs,
+        ):  # it has ended
+            begun, _, is_ended = theirs()
+            while not is_ended and begun <= succeeded and time.monotonic() < until:
+                time.sleep(_PAUSE)
+                begun, _, is_ended = theirs()
+            if begun > succeeded:
+                return _end(world, others)
+    return None
+
+
+def _end(world, others):
+    error = (
+        f"collective training: rank {world.rank} of {world.size} has ended, and others wait for it in a step: let all ranks make the same "
+        "steps"
+    )
+    _v1.logging.warning(error)
+    for rank in others:
+        with contextlib.suppress(tf.errors.OpError), _progress(world, rank, error=error) as theirs:
+            theirs()
+
+
+@contextlib.contextmanager
+def _progress(world, rank, **attrs):
+    """Gives a function: (number of collectives that a rank has begun, of those that succeeded, whether its program has ended)."""
+    task = _task(world.devices[rank])
+    with tf.Graph().as_default(), tf.device(world.devices[rank]):
+        progress = ops.multitier_progress(**attrs)
+        config = _v1.ConfigProto(device_filters=[task], operation_timeout_in_ms=_LONGEST_ANSWER)
+        with _v1.Session(f"grpc://{world.addresses[rank]}", config=config) as session:
+            yield lambda: session.run(progress).tolist()
 
 
 # ---- dense variables

@@ -348,5 +348,22 @@ REGISTER_OP("MultitierWatched")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc("Ends a watch: gives what its collective gave. It runs where nobody uses that, too.");
 
+REGISTER_OP("MultitierProgress")
+    .Output("progress: int64")
+    .Attr("ends: bool = false")
+    .Attr("error: string = ''")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Vector(3));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+What the process of this device has done.
+
+progress: the number of watches that it has begun, that of those whose collectives succeeded, and 1 if its program has ended.
+ends: the program ends now.
+error: if it is not empty, the collectives that the process still waits for ten seconds later fail with this message.
+)doc");
+
 }  // namespace
 }  // namespace multitier

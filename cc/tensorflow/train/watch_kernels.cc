@@ -3,11 +3,14 @@
 //   MultitierWatch                    -> watch    the executor of the step's collectives is watched while this tensor lives
 //   a collective
 //   MultitierWatched(result, watch)   -> result       the end of the watch
+//   MultitierProgress                 -> progress     what the process has begun. A rank that ends asks the others
 //
 // TensorFlow's own timeout has a thread for each collective, which sleeps for the whole timeout, also when the collective has
 // ended. A few hundred steps per second are then tens of thousands of threads, and the process ends. One thread serves all
 // watches here. A step that fails between the two ops drops the tensor, and so its watch.
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -51,6 +54,18 @@ class Watches {
     if (place->first < wakes_) changed_.notify_one();
     return absl::OkStatus();
   }
+  // Soon ends the collectives of all watches that there are then. A launcher may end the process before.
+  void FailSoon(const std::string& message) {
+    const MutexLock lock(mutex_);
+    fails_at_ = Clock::now() + std::chrono::seconds(10);
+    failure_ = message;
+    changed_.notify_one();
+  }
+  // All watches of the process.
+  int64_t begun() {
+    const MutexLock lock(mutex_);
+    return next_number_;
+  }
   void End(const Place& place) {
     Watched ended;  // destroyed without the lock
     MutexLock lock(mutex_);
@@ -79,8 +94,18 @@ class Watches {
         late = {};  // destroyed without the lock
         lock.Lock();
       }
-      wakes_ = watched_.empty() ? Clock::time_point::max() : watched_.begin()->first.first;
-      if (watched_.empty()) {
+      if (fails_at_ <= now) {
+        std::map<Place, Watched> failed;
+        failed.swap(watched_);
+        fails_at_ = Clock::time_point::max();
+        const auto error = absl::FailedPreconditionError(failure_);
+        lock.Unlock();
+        for (auto& [place, watched] : failed) watched.executor->StartAbort(error);
+        failed.clear();  // without the lock
+        lock.Lock();
+      }
+      wakes_ = watched_.empty() ? fails_at_ : std::min(fails_at_, watched_.begin()->first.first);
+      if (wakes_ == Clock::time_point::max()) {
         lock.Wait(changed_);
       } else {
         lock.WaitUntil(changed_, wakes_);
@@ -92,9 +117,15 @@ class Watches {
   std::condition_variable changed_;
   std::map<Place, Watched> watched_ MT_GUARDED_BY(mutex_);
   Clock::time_point wakes_ MT_GUARDED_BY(mutex_) = Clock::time_point::max();  // when the thread looks again
+  Clock::time_point fails_at_ MT_GUARDED_BY(mutex_) = Clock::time_point::max();
+  std::string failure_ MT_GUARDED_BY(mutex_);
   int64_t next_number_ MT_GUARDED_BY(mutex_) = 0;
   bool started_ MT_GUARDED_BY(mutex_) = false;
 };
+
+// Of the process.
+std::atomic<int64_t> succeeded = 0;  // collectives
+std::atomic<bool> ended = false;     // its program
 
 // The buffer of a watch's tensor: its life is that of the watch.
 class WatchBuffer : public tensorflow::TensorBuffer {
@@ -149,12 +180,35 @@ class WatchedKernel : public OpKernel {
     OP_REQUIRES(context, watch != nullptr,
                 absl::InvalidArgumentError("MultitierWatched: watch: expected that of MultitierWatch"));
     Watches::Get()->End(watch->place());
+    ++succeeded;
     context->set_output(0, context->input(0));
   }
 };
 
+class ProgressKernel : public OpKernel {
+ public:
+  explicit ProgressKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("ends", &ends_));
+    OP_REQUIRES_OK(context, context->GetAttr("error", &error_));
+  }
+  void Compute(OpKernelContext* context) override {
+    if (ends_) ended = true;
+    if (!error_.empty()) Watches::Get()->FailSoon(error_);
+    Tensor* progress;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {3}, &progress));
+    progress->vec<int64_t>()(0) = Watches::Get()->begun();
+    progress->vec<int64_t>()(1) = succeeded;
+    progress->vec<int64_t>()(2) = ended;
+  }
+
+ private:
+  bool ends_ = false;
+  std::string error_;
+};
+
 REGISTER_KERNEL_BUILDER(Name("MultitierWatch").Device(tensorflow::DEVICE_CPU), WatchKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierWatched").Device(tensorflow::DEVICE_CPU), WatchedKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierProgress").Device(tensorflow::DEVICE_CPU), ProgressKernel);
 
 }  // namespace
 }  // namespace multitier

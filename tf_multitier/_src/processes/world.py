@@ -35,7 +35,6 @@ from tf_multitier._src.tensorflow.library import ops
 _GROUP_KEY = 0x7F4D54
 _FIRST_REDUCE = 2**30
 _MOST_IN_A_GRAPH = 2**17  # exchanges
-LAST_EXCHANGE = _MOST_IN_A_GRAPH  # that at the end of a process
 
 # Swaps of an exchange, each of a shape that its padded size decides.
 _WIRE_TYPES = (tf.float32, tf.bfloat16, tf.half)
@@ -61,7 +60,7 @@ def _padded_sizes():
 _PADDED = _padded_sizes()
 _KEYS_OF_A_KIND = 512
 assert len(_PADDED) <= _KEYS_OF_A_KIND
-assert len(_KINDS) * _KEYS_OF_A_KIND * (LAST_EXCHANGE + 1) < _FIRST_REDUCE
+assert len(_KINDS) * _KEYS_OF_A_KIND * _MOST_IN_A_GRAPH < _FIRST_REDUCE
 
 
 def _first_key(kind, dtype, exchange):
