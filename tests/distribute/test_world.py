@@ -9,8 +9,13 @@ import tensorflow as tf
 import tf_multitier
 from tf_multitier.distribute import CollectiveStrategy
 
+heard = []
+signal.signal(signal.SIGTERM, lambda *unused: heard.append(True))
 strategy = CollectiveStrategy(timeout=TIMEOUT)
 rank = strategy.rank()
+signal.raise_signal(signal.SIGTERM)  # TensorFlow would take it
+assert heard
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 def refused(kind, message, call):
     try:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
+import threading
 import typing
 
 import tensorflow as tf
@@ -42,6 +44,17 @@ def _resolver_of_environment():
                 f"processes, found None: pass {resolver}, give each process a TF_CONFIG, or start them by python3 -m tf_multitier.launch"
             )
     return None
+
+
+@contextlib.contextmanager
+def _signal_kept(number):
+    """A context at whose end a signal does what it did before. TensorFlow takes SIGTERM, and does nothing."""
+    handler = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(number, handler)
 
 
 class CollectiveStrategy:
@@ -98,7 +111,8 @@ class CollectiveStrategy:
     def _connected(self, resolver):
         """What keeps this process connected with the others."""
         if tf.compat.v1.executing_eagerly_outside_functions():
-            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+            with _signal_kept(signal.SIGTERM):
+                return tf.distribute.MultiWorkerMirroredStrategy(resolver)
         return sessions.server(resolver)
 
     def rank(self) -> int:
