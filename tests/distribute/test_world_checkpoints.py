@@ -253,6 +253,10 @@ def _restored_by_evaluator(path, monkeypatch):
     strategy = tf_multitier.distribute.CollectiveStrategy()
     monkeypatch.undo()
     assert (strategy.rank(), strategy.world_size()) == (0, 1)
+    manager = tf_multitier.distribute.CheckpointManager
+    for make in (lambda: strategy.checkpoints("", 5), lambda: manager(strategy, None, "")):
+        with pytest.raises(ValueError, match="directory: expected a path, found ''"):
+            make()
     with strategy.scope():
         tables = [
             tf_multitier.get_embedding_variable(name, 4, steps_to_live=100)

@@ -53,6 +53,12 @@ class _Nothing(tf.train.experimental.ShardingCallback):
         return []
 
 
+def check_directory(what: str, directory: str | os.PathLike) -> None:
+    """ValueError for an empty path, which would be the working directory. what: starts the message."""
+    if not os.fspath(directory):
+        raise ValueError(f"{what}: directory: expected a path, found {directory!r}")
+
+
 class CheckpointManager:
     """Saves and restores the checkpoints of all processes of a strategy.
 
@@ -76,7 +82,7 @@ class CheckpointManager:
         see IncrementalSaver for the memory.
 
     Raises:
-      ValueError: a process does not see the directory of rank 0, max_to_keep < 1, or max_deltas < 0.
+      ValueError: a process does not see the directory of rank 0, it is empty, max_to_keep < 1, or max_deltas < 0.
       NotImplementedError: in a program of graphs and Sessions.
     """
 
@@ -92,6 +98,7 @@ class CheckpointManager:
             "CheckpointManager",
             "save by tf.train.MonitoredTrainingSession, or by tf.compat.v1.train.Saver on rank 0",
         )
+        check_directory("CheckpointManager", directory)
         if max_to_keep is not None and max_to_keep < 1:
             raise ValueError(
                 f"CheckpointManager: max_to_keep: expected at least 1 or None, found {max_to_keep}"

@@ -22,6 +22,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         max_to_keep: int | None,
         max_deltas: int = 0,
     ) -> None:
+        checkpoints.check_directory("checkpoints", directory)
         if every < 1:
             raise ValueError(f"checkpoints: every: expected at least 1 batch, found {every}")
         super().__init__()
