@@ -31,8 +31,7 @@ def check(owner: str, table: typing.Any, optimizer: typing.Any) -> None:
     """Prepares an optimizer of Keras that averages weights for the rows of a table.
 
     Raises:
-      NotImplementedError: the table is divided among processes; or there is ema_overwrite_frequency, and Keras' own optimizer, which
-        then forgets it, trains rows alone.
+      NotImplementedError: there is ema_overwrite_frequency, and Keras' own optimizer, which then forgets it, trains rows alone.
     """
     name = type(optimizer).__name__
     is_forgotten = optimizer.ema_overwrite_frequency and not hasattr(optimizer, "row_optimizer")
@@ -40,11 +39,6 @@ def check(owner: str, table: typing.Any, optimizer: typing.Any) -> None:
         raise NotImplementedError(
             f"{owner}: ema_overwrite_frequency of {name}: expected a model with dense weights, found rows alone: compile the model with "
             f"tf_multitier.keras.with_rows(keras.optimizers.{name}(...))"
-        )
-    if table.of_world is not None:
-        raise NotImplementedError(
-            f"{owner}: rows in a CollectiveStrategy cannot be trained with use_ema of {name}: expected an optimizer "
-            "without it, or a program of one process"
         )
     keras_internals.make_overwrite_take_rows(optimizer, _overwrite)
 
