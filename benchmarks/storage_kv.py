@@ -136,7 +136,9 @@ def measure(path):
         for store, runs in results.items()
     }
     for store, numbers in medians.items():
-        driver.note(store, **{name: numbers[name] for name in NUMBERS if name in numbers})
+        driver.note(
+            store, **{name: numbers[name] for name in NUMBERS if numbers.get(name, -1) >= 0}
+        )
     if OURS not in results:
         return
     seconds = {s: [1 / run["unique_rows_s"] for run in runs] for s, runs in results.items()}
