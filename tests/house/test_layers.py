@@ -428,6 +428,14 @@ def test_an_import_for_type_checkers_is_in_no_cycle():
     assert import_cycle({**sources, "package.c": "from package import a"}) is not None
 
 
+def test_build_files_ask_for_system_libraries_that_are_there():
+    """Benchmarks, which no test builds, too."""
+    there = set(re.findall(r'name = "(\w+)"', read("third_party/system_libs/BUILD")))
+    files = [path for path in repository_files() if path.endswith(("/BUILD", ".bzl"))]
+    asked = set(re.findall(r'"@system_libs//:(\w+)"', "".join(map(read, files))))
+    assert asked and asked <= there
+
+
 def test_no_file_names_a_path_of_one_machine():
     found = []
     for path in repository_files():
