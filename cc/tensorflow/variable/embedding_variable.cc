@@ -142,8 +142,14 @@ VariableState::~VariableState() {
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
   state->reset();
-  tensorflow::ResourceHandle handle;
-  TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
+  const Tensor& handles = context->input(input);
+  if (handles.dtype() != tensorflow::DT_RESOURCE || handles.NumElements() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": input ", input,
+                                                   ": expected the handle of an embedding variable, found ",
+                                                   handles.DebugString()));
+  }
+  // Where it is: a copy of its strings costs a group more than the look at its tables.
+  const tensorflow::ResourceHandle& handle = handles.flat<tensorflow::ResourceHandle>()(0);
   tensorflow::core::RefCountPtr<EmbeddingVariable> variable;
   const absl::Status found = tensorflow::LookupResource(context, handle, &variable);
   if (found.ok()) *state = variable->state();
