@@ -31,8 +31,11 @@ _ENGINE_COPTS = _WARNINGS + [
     "-fvisibility-inlines-hidden",
 ]
 
-# Compiled in half the time. What is tested has -O3.
-_TEST_COPTS = _WARNINGS + ["-O1"]
+# A test takes most of its time to compile, and what is tested has -O3.
+_TEST_COPTS = _WARNINGS + select({
+    "//cc:sanitized": ["-O1"],
+    "//conditions:default": ["-Og"],
+})
 
 # TensorFlow's symbols keep their visibility: its inline functions and type information must be one with the framework's. What
 # is ours is hidden by the version script below. Its macros and templates are not clean under -Wextra.
