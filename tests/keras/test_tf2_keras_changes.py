@@ -125,9 +125,28 @@ def test_slots_stay_when_a_model_is_compiled_again():
     trained = train(small_model(), kt.with_rows(keras.optimizers.Adagrad(0.1)))
     first = slots(trained)
     second = kt.with_rows(keras.optimizers.Adagrad(0.1))
-    train(trained, second)
+    with pytest.warns(UserWarning, match="begin anew .*, found those of another optimizer.*name="):
+        train(trained, second)
     assert np.all(slots(trained) >= first) and np.any(slots(trained) > first)
     assert int(second.row_optimizer.iterations) == 4
+
+
+def test_optimizers_of_two_names_have_slots_of_their_own():
+    def rows(layer, with_rows):
+        models = [keras.Sequential([keras.Input((2,), dtype="int64"), layer]) for _ in "ab"]
+        for model, name in zip(models, ("first", "second")):
+            optimizer = keras.optimizers.SGD(0.1, momentum=0.9, name=name)
+            model.compile(with_rows(optimizer), "mse")
+        for model in models * 2:
+            model.fit(np.arange(4).reshape(2, 2), np.ones([2, 2, 3]), epochs=3, verbose=0)
+        return layer(np.arange(4))
+
+    values = keras.initializers.Constant(np.arange(12).reshape(4, 3) / 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ours = rows(kt.Embedding(3, values), kt.with_rows)
+    stock = rows(keras.layers.Embedding(4, 3, values), lambda made: made)
+    np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4)
 
 
 # ---- weights of a model with another optimizer

@@ -7,6 +7,7 @@ the others, and passes them to the row optimizer of the same rule with the same 
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 
 import keras
@@ -263,6 +264,9 @@ def row_optimizer_of(optimizer: typing.Any, rule: str) -> typing.Any:
     arguments["weight_decay"] = lambda: optimizer.weight_decay or 0.0
     if getattr(optimizer, "catch_up", False):
         arguments["catch_up"] = True
+    # Keras names an optimizer "adam", the next one "adam_1". By another name, it has slots of its own.
+    if not re.fullmatch(rf"{rule}\d*", optimizer.name.replace("_", ""), re.IGNORECASE):
+        arguments["name"] = optimizer.name.replace("/", "_")
     made = its_class(lambda: optimizer.learning_rate, **arguments)
     made.is_decayed = lambda variable: (
         decays(optimizer.weight_decay) and keras_internals.is_decayed(optimizer, variable)

@@ -21,6 +21,7 @@ from tf_multitier._src.processes import strategies
 from tf_multitier._src.training import gradient_pairs
 from tf_multitier._src.training import group_updates
 from tf_multitier._src.training import rules
+from tf_multitier._src.training import slot_owners
 from tf_multitier._src.training import updates
 
 
@@ -299,6 +300,7 @@ class RowOptimizer(tf.Module):
         """Adds the slots to a table. Returns their (names, initial values)."""
         names, dims, values = self._columns(variable)
         variable.ensure_slots(list(zip(names, dims, values)))
+        slot_owners.take(self, variable, names)
         return names, values
 
     def apply_gradients(
