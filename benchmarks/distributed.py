@@ -2,6 +2,7 @@
 
     python3 benchmarks/distributed.py [--bag=10] [--batch=1024] [--whole] [--workers=2] [--wire_dtype=bfloat16]
     python3 benchmarks/distributed.py --collective --workers=2   # ours are a world of workers, without servers
+    python3 benchmarks/distributed.py --parts=recovery           # seconds until steps go on after a server that was killed answers
 
 A model of 26 features of 100,000 ids each (Zipf 1.05), dim 16, bags of --bag ids, pooled by mean, and two dense layers. Two servers and
 the workers are processes of a network namespace of their own, so that its loopback counts their bytes alone. The systems take turns;
@@ -38,6 +39,9 @@ FLAGS.set_default("rounds", 5)
 flags.DEFINE_bool("whole", False, "Whole tables, each on one server, instead of a part on each.")
 flags.DEFINE_string("wire_dtype", "float32", "The type of rows and gradients between processes.")
 flags.DEFINE_bool("collective", False, "Ours is a world of the workers, without servers.")
+flags.DEFINE_string(
+    "checkpoints", None, "The directory of those of a run in which a server is killed."
+)
 flags.DEFINE_enum(
     "system", None, ["exchange", "collective", "stock"], "What a process of a run trains."
 )
@@ -80,6 +84,7 @@ def process(config):
     session_config = v1.ConfigProto(inter_op_parallelism_threads=2, device_filters=filters)
     server = tf.distribute.Server(config["cluster"], job, index, config=session_config)
     if job == "ps":
+        print(json.dumps({"answers": time.time()}), flush=True)
         server.join()
     ids = batches(index)
     with (
@@ -133,10 +138,18 @@ def process(config):
         loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(tf.matmul(x, w1)), w2) - 1.0))
         train = v1.train.AdagradOptimizer(0.05).minimize(loss, global_step=step)
         with v1.train.MonitoredTrainingSession(
-            server.target, is_chief=index == 0, config=session_config
+            server.target,
+            is_chief=index == 0,
+            checkpoint_dir=FLAGS.checkpoints,
+            save_checkpoint_steps=WARM_UP,
+            save_summaries_steps=None,
+            config=session_config,
         ) as session:
             for i in range(WARM_UP):
                 session.run(train, {number: i % BATCHES})
+            while FLAGS.checkpoints:
+                session.run(train, {number: 0})
+                print(json.dumps({"step": time.time()}), flush=True)
             while session.run(step) < WARM_UP * FLAGS.workers:  # the other workers begin later
                 time.sleep(0.1)
             sent, start = loopback(), time.perf_counter()
@@ -209,6 +222,22 @@ def process_of_world(config):
     tell(seconds, loopback() - sent, width * 32 + 32)
 
 
+def recover(first, server, start):
+    """Kills a server, starts it again by `start`, and prints how long the steps of the first worker need then."""
+    told = lambda process, what, after: next(
+        found[what]
+        for found in map(json.loads, filter(lambda line: line[:1] == b"{", process.stdout))
+        if found.get(what, 0) > after
+    )
+    told(first, "step", 0)
+    killed = time.time()
+    server.kill()
+    server.wait()
+    answers = told(start(), "answers", killed)
+    goes_on = told(first, "step", answers)
+    print(json.dumps({"after_the_answer": goes_on - answers, "after_the_kill": goes_on - killed}))
+
+
 def namespace():
     """Starts the processes of a run in this network namespace, and prints the results of its workers."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -223,35 +252,47 @@ def namespace():
     if not servers:
         del cluster["ps"]
     started = []
+
+    def start(job, index):
+        env = {
+            **os.environ,
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}),
+            "TF_MULTITIER_WIRE_DTYPE": FLAGS.wire_dtype,
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
+        command = [sys.executable, *sys.argv]
+        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE))
+        return started[-1]
+
     for job, its in cluster.items():
         for index in range(len(its)):
-            env = {
-                **os.environ,
-                "TF_CONFIG": json.dumps(
-                    {"cluster": cluster, "task": {"type": job, "index": index}}
-                ),
-                "TF_MULTITIER_WIRE_DTYPE": FLAGS.wire_dtype,
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-                "CUDA_VISIBLE_DEVICES": "-1",
-            }
-            output = subprocess.PIPE if job == "worker" else subprocess.DEVNULL
-            started.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stdout=output))
+            start(job, index)
     try:
+        if FLAGS.checkpoints:
+            last = servers - 1
+            return recover(started[servers], started[last], lambda: start("ps", last))
         for worker in started[servers:]:
             sys.stdout.write(worker.communicate(timeout=300)[0].decode())
     finally:
         for each in started:
             each.kill()
             each.wait()
+    return None
+
+
+def results(system, *more):
+    """What a run prints. more: flags of its processes."""
+    command = ["unshare", "-rn", sys.executable, *sys.argv, f"--system={system}", *more]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in found.splitlines() if line.startswith("{")]
 
 
 def run(system):
     """The results of one run: of its workers, steps added up."""
-    command = ["unshare", "-rn", sys.executable, *sys.argv, f"--system={system}"]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    workers = [json.loads(line) for line in found.splitlines() if line.startswith("{")]
+    workers = results(system)
     if len(workers) != FLAGS.workers:
-        raise RuntimeError(f"expected results of {FLAGS.workers} workers, found: {found!r}")
+        raise RuntimeError(f"expected results of {FLAGS.workers} workers, found {workers}")
     total = dict(workers[0])
     total["steps_per_second"] = sum(each["steps_per_second"] for each in workers)
     return total
@@ -269,9 +310,15 @@ def measure(_):
     driver.ratio("step", steps, "stock", ours)
 
 
+def measure_recovery(folder):
+    for i in range(FLAGS.rounds):
+        [seconds] = results("exchange", f"--checkpoints={folder}/{i}")
+        driver.note("recovery", **seconds)
+
+
 def main(argv):
     if not FLAGS.system:
-        return driver.run(argv, {"workers": measure})
+        return driver.run(argv, {"workers": measure, "recovery": measure_recovery})
     if "TF_CONFIG" not in os.environ:
         return namespace()
     its = process_of_world if FLAGS.system == "collective" else process
