@@ -237,3 +237,29 @@ def test_a_rank_that_ends_before_the_others_ends_their_steps_at_once(
     assert time.time() - (tmp_path / "ended").stat().st_mtime < 100
     if status == 9:
         assert "rank 1 of 2 has ended, and others wait for it in a step" in lines["worker 0"][-1]
+
+
+# Rank 1 ends after the third step. Rank 0 saves when it is dead.
+SAVED_ALONE = """
+    saver = tf.train.Saver()
+    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator()) as session:
+        for i in range(3):
+            session.run(train, {ids: [1, 2, 3]})
+        if strategy.rank():
+            os._exit(0)
+        pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
+        assert select.select([pid], [], [], 60)[0]
+        try:
+            saver.save(session._tf_sess(), folder + "/model")
+        except tf.errors.DeadlineExceededError as error:
+            print("error", error.message)
+    os._exit(0)
+
+main()
+"""
+
+
+def test_a_save_without_a_rank_that_is_dead_is_an_error(tmp_path):
+    begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
+    lines, _ = launch(tmp_path, begin + SAVED_ALONE, "--workers=2", seconds=150)
+    assert "a save: rank 1 of 2, whose rows it has, is dead" in lines["worker 0"][-1]

@@ -61,6 +61,7 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
         _v1.train.WorkerSessionCreator, "create_session", lambda original: _worker(original, world)
     )
     wrap_method(_v1.train, "MonitoredTrainingSession", lambda original: _monitored(original, world))
+    wrap_method(_v1.train.Saver, "save", lambda original: _save(original, world))
 
 
 def _init(original, world, target_of_process):
@@ -145,6 +146,27 @@ def _monitored(original, world):
         return original(**given)
 
     return session
+
+
+def _save(original, world):
+    """First looks for the other ranks: TensorFlow would wait for ever for the part of one that is dead."""
+
+    def save(self, sess, *args, **kwargs):
+        others = range(1, world.size) if not world.rank and world.is_used_in(sess.graph) else ()
+        for rank in others:
+            try:
+                with _progress(world, rank) as theirs:
+                    theirs()
+            except tf.errors.OpError as error:
+                raise tf.errors.DeadlineExceededError(
+                    None,
+                    None,
+                    f"a save: rank {rank} of {world.size}, whose rows it has, is dead, or does not answer for {_LONGEST_ANSWER} ms: end all "
+                    "ranks, and start them again from the last checkpoint",
+                ) from error
+        return original(self, sess, *args, **kwargs)
+
+    return save
 
 
 _begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its broadcast_variables}
