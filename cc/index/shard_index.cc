@@ -11,6 +11,9 @@ constexpr int kDoublingsPerTagBase = 12;
 constexpr double kSweepLoad = 0.95;         // of the load cap: at most this, tombstones are swept; above, the array doubles
 constexpr int kCrowdedLog2 = 14;            // up to here an array doubles for a crowded home whatever its load
 constexpr uint64_t kMaxDisplacement = 512;  // buckets searched for a free word that displacement moves nearer
+constexpr size_t kHugePage = 2u << 20;
+constexpr double kReadyLoad = 0.875;  // of the load cap: from here on pages are touched,
+constexpr double kReadyShare = 0.1;   // over this share of it
 constexpr uint64_t kDistanceMask = uint64_t{0xf} << 33;
 
 uint32_t DistanceOf(uint64_t word) { return static_cast<uint32_t>(word >> 33) & 0xf; }
@@ -33,8 +36,9 @@ void ShardIndex::Clear() {
   num_buckets_ = 1;
   log2_buckets_ = 0;
   tag_base_ = frozen_ ? kFrozenLog2Buckets : 0;
-  live_ = tombstones_ = allocated_bytes_ = 0;
+  live_ = tombstones_ = allocated_bytes_ = ready_bytes_ = 0;
   reserved_ = false;
+  SetReadyAt();
 }
 
 Status ShardIndex::Reserve(size_t n, const HashOfWord& hash_of) {
@@ -59,7 +63,7 @@ Status ShardIndex::Insert(uint64_t hash, WordState state, uint32_t location, con
     if (word != nullptr) {
       if (*word != 0) --tombstones_;
       *word = (static_cast<uint64_t>(High(Tag(hash), state, distance)) << 32) | location;
-      ++live_;
+      if (++live_ >= ready_at_) ReadyPage();
       return OkStatus();
     }
     if (log2_buckets_ >= kCrowdedLog2 && live_ < MaxWords(num_buckets_) / 2) {
@@ -152,8 +156,26 @@ Status ShardIndex::Grow(const HashOfWord& hash_of) {
   reserved_ = reserved;
   num_buckets_ = size_t{1} << log2;
   log2_buckets_ = log2;
+  ready_bytes_ = 0;
+  SetReadyAt();
   if (!frozen_ && log2_buckets_ - tag_base_ >= kDoublingsPerTagBase) Retag(hash_of);
   return OkStatus();
+}
+
+void ShardIndex::SetReadyAt() {
+  const size_t bytes = num_buckets_ * 64;
+  ready_at_ = ~size_t{0};
+  if (!reserved_ || 2 * bytes > allocated_bytes_ || ready_bytes_ >= bytes) return;
+  const double done = static_cast<double>(ready_bytes_ + kHugePage) / static_cast<double>(bytes);  // with the next page
+  ready_at_ = static_cast<size_t>((kReadyLoad + kReadyShare * done) * static_cast<double>(MaxWords(num_buckets_)));
+}
+
+void ShardIndex::ReadyPage() {
+  uint8_t* const page = reinterpret_cast<uint8_t*>(buckets_ + num_buckets_ * kWordsPerBucket) + ready_bytes_;
+  // Without memory for it, Grow finds that out.
+  if (env_->CommitPages(page, kHugePage)) *static_cast<volatile uint8_t*>(page) = 0;
+  ready_bytes_ += kHugePage;
+  SetReadyAt();
 }
 
 uint64_t* ShardIndex::AllocateBuckets(int log2, size_t* allocated_bytes, bool* reserved) {

@@ -30,6 +30,9 @@
 //      because the places at that distance, in either half, were left by words of the same bucket.
 //   3. So no bucket overflows and no word is visited twice.
 //
+// The kernel takes milliseconds to clear a huge page. So a large array touches the pages that its doubling needs one by one,
+// while the last eighth of its load comes in.
+//
 // Each doubling uses up one tag bit. While all keys are in memory, Grow computes new tags from the keys every 12 doublings. If
 // keys may be in lower tiers, the tag base is fixed for 1,024 buckets from the start. This allows 12 doublings with a false
 // match rate of 8 / 4096 words.
@@ -99,7 +102,7 @@ class ShardIndex {
   void Clear();
 
   size_t words() const { return live_; }
-  size_t bytes() const { return num_buckets_ > 1 ? num_buckets_ * 64 : 0; }
+  size_t bytes() const { return num_buckets_ > 1 ? num_buckets_ * 64 + ready_bytes_ : 0; }
 
   // --- Words.
   static WordState state(uint64_t word) { return static_cast<WordState>((word >> 37) & 7); }
@@ -191,6 +194,9 @@ class ShardIndex {
   uint64_t* MakeFreeWord(uint64_t home, uint32_t* distance);
 
   Status Grow(const HashOfWord& hash_of);
+  // Touches the next page of the doubled array, and sets the number of words that asks for another one.
+  void ReadyPage();
+  void SetReadyAt();
   // Memory for 2^log2 buckets, zero-filled; nullptr if there is none.
   uint64_t* AllocateBuckets(int log2, size_t* allocated_bytes, bool* reserved);
   // Inserts every word into 2^log2 buckets at `to`, without tombstones. `to` may be buckets_.
@@ -209,6 +215,8 @@ class ShardIndex {
   size_t tombstones_ = 0;
   size_t allocated_bytes_ = 0;  // bytes of buckets_; 0: buckets_ is first_
   bool reserved_ = false;       // allocated_bytes_ is address space, not memory
+  size_t ready_bytes_ = 0;      // behind the buckets: touched for the next doubling
+  size_t ready_at_ = ~size_t{0};
   alignas(64) uint64_t first_[kWordsPerBucket] = {};
 };
 

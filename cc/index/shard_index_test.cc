@@ -125,17 +125,40 @@ TEST_P(ShardIndexTest, RandomOperationsAgreeWithMap) {
 TEST_P(ShardIndexTest, GrowthToAMillionKeysLosesNoneAndStaysWithinItsBytes) {
   Keys keys(Env::Posix(), frozen());
   size_t bytes = 0;
+  int log2 = 0;
   for (int64_t key = 0; key < 1100000; ++key) {
     ASSERT_TRUE(keys.Insert(HashKey(key)).ok());
     if (keys.index.bytes() == bytes) continue;
     bytes = keys.index.bytes();
-    ASSERT_EQ(keys.CountFound(), keys.hashes.size()) << "after growth to " << bytes << " bytes";
     if (keys.index.words() > 1000) {
       EXPECT_LE(static_cast<double>(bytes), 25.0 * static_cast<double>(keys.index.words()));
     }
+    if (keys.index.log2_buckets() == log2) continue;
+    log2 = keys.index.log2_buckets();
+    ASSERT_EQ(keys.CountFound(), keys.hashes.size()) << "after growth to " << bytes << " bytes";
   }
   EXPECT_EQ(keys.CountWords(), keys.hashes.size());
   EXPECT_GE(bytes, size_t{64} << 18);
+}
+
+// A doubling in place needs as many bytes again. It finds them ready: they came page by page.
+TEST_P(ShardIndexTest, AnArrayTakesThePagesOfItsDoublingOneByOne) {
+  Keys keys(Env::Posix(), frozen());
+  size_t bytes = 0, words = 0;
+  for (int64_t key = 0; key < 900000; ++key) {
+    ASSERT_TRUE(keys.Insert(HashKey(key)).ok());
+    const size_t now = keys.index.bytes();
+    if (now == bytes) continue;
+    if (bytes >= 4u << 20) {
+      EXPECT_EQ(now - bytes, 2u << 20) << "at " << key << " keys";
+      EXPECT_GT(keys.index.words() - words, 10000u) << "at " << key << " keys";
+    }
+    bytes = now;
+    words = keys.index.words();
+  }
+  EXPECT_EQ(keys.CountFound(), keys.hashes.size());
+  keys.index.Clear();
+  EXPECT_EQ(keys.index.bytes(), 0u);
 }
 
 // Without room in the reservation the array moves; the words survive that too.

@@ -1,5 +1,6 @@
 #include "cc/row/row_slab.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,8 +14,8 @@ constexpr size_t kTargetPieceBytes = 64u << 10;  // of a RowMemory, which has th
 
 }  // namespace
 
-RowSlab::RowSlab(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory)
-    : env_(env), memory_(std::move(memory)), layout_(std::move(layout)) {
+RowSlab::RowSlab(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory, double ahead)
+    : env_(env), memory_(std::move(memory)), ahead_bytes_(static_cast<size_t>(ahead * kHugePage)), layout_(std::move(layout)) {
   SetGeometry();
 }
 
@@ -26,6 +27,7 @@ void RowSlab::SetGeometry() {
   const size_t target = memory_ == nullptr ? kTargetChunkBytes : kTargetPieceBytes;
   while ((stride_ << (chunk_shift_ + 1)) <= target) ++chunk_shift_;
   chunk_mask_ = (1u << chunk_shift_) - 1;
+  SetTouchAt();
 }
 
 size_t RowSlab::chunk_bytes() const {
@@ -43,6 +45,43 @@ void RowSlab::Clear() {
   end_ = 0;
   free_ = kNoLocation;
   num_free_ = rows_ = 0;
+  huge_pages_ = 0;
+  SetTouchAt();
+}
+
+size_t RowSlab::pages_in_chunk() const { return chunk_bytes() / kHugePage; }
+
+uint64_t RowSlab::PagesOf(uint32_t end) const {
+  const uint32_t last = end - 1;
+  return (last >> chunk_shift_) * pages_in_chunk() + (((last & chunk_mask_) + 1) * stride_ - 1) / kHugePage + 1;
+}
+
+void RowSlab::SetTouchAt() {
+  touch_at_ = kNoLocation;
+  if (memory_ != nullptr) return;
+  if (huge_pages_ == 0) {
+    // Before the first touch, and for each slab at another row, too.
+    touch_at_ = std::min(static_cast<uint32_t>((kHugePage + (kHugePage - ahead_bytes_) / 2) / stride_), chunk_mask_);
+    return;
+  }
+  const uint64_t chunk = huge_pages_ / pages_in_chunk(), page = huge_pages_ % pages_in_chunk();
+  const uint64_t first = (chunk << chunk_shift_) + page * kHugePage / stride_;  // its first row
+  if (first + chunk_mask_ < kNoLocation)
+    touch_at_ = static_cast<uint32_t>(first - std::min<uint64_t>(first, ahead_bytes_ / stride_));
+}
+
+void RowSlab::MoveToHugePages() {
+  env_->CollapsePages(chunks_[0], chunk_bytes());
+  huge_pages_ = PagesOf(end_);
+}
+
+void RowSlab::TouchPage() {
+  const uint64_t chunk = huge_pages_ / pages_in_chunk();
+  // Without memory for it, Reserve finds that out where the slot is needed.
+  if (chunk < chunks_.size() || AddChunk().ok()) {
+    *static_cast<volatile uint8_t*>(chunks_[chunk] + huge_pages_ % pages_in_chunk() * kHugePage) = 0;
+  }
+  ++huge_pages_;
 }
 
 Status RowSlab::AddChunk() {
@@ -83,9 +122,7 @@ uint32_t RowSlab::Allocate() {
     if (free_ != kNoLocation) Prefetch(free_, sizeof(RowHeader));  // its link is what the next call waits for
   } else {
     location = end_++;
-    if (memory_ == nullptr && location < (1u << chunk_shift_) && location == kHugePage / stride_ + 1) {
-      env_->CollapsePages(chunks_[0], chunk_bytes());
-    }
+    for (; location >= touch_at_; SetTouchAt()) huge_pages_ == 0 ? MoveToHugePages() : TouchPage();
   }
   RowHeader* header = Header(location);
   std::memset(header, 0, sizeof(*header));
@@ -105,11 +142,8 @@ void RowSlab::Release(uint32_t location) {
 
 size_t RowSlab::resident_bytes() const {
   if (memory_ != nullptr) return chunks_.size() * chunk_bytes();
-  // Pages are touched as slots are first used: small ones up to 2 MiB, then whole huge pages.
-  const size_t full_chunks = end_ >> chunk_shift_;
-  const size_t rest = static_cast<size_t>(end_ & chunk_mask_) * stride_;
-  if (full_chunks == 0 && rest < kHugePage) return (rest + kPage - 1) / kPage * kPage;
-  return full_chunks * chunk_bytes() + (rest + kHugePage - 1) / kHugePage * kHugePage;
+  if (huge_pages_ > 0) return huge_pages_ * kHugePage;
+  return (end_ * stride_ + kPage - 1) / kPage * kPage;
 }
 
 Result<std::unique_ptr<RowSlab>> RowSlab::RoomFor(std::shared_ptr<const RowLayout> layout) const {
@@ -140,10 +174,11 @@ void RowSlab::MoveInto(std::unique_ptr<RowSlab> room) {
   chunks_.swap(wide.chunks_);
   wide.chunks_.clear();
   layout_ = layout;
+  huge_pages_ = 0;  // the first chunk began on small pages again
   SetGeometry();
-  // The first chunk began on small pages again.
-  if (memory_ != nullptr) return;
-  if (!chunks_.empty() && static_cast<size_t>(end_) * stride_ > kHugePage) env_->CollapsePages(chunks_[0], chunk_bytes());
+  if (end_ <= touch_at_) return;
+  MoveToHugePages();
+  SetTouchAt();
 }
 
 }  // namespace multitier

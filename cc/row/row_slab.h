@@ -5,9 +5,12 @@
 //
 // A location is a slot number; its chunk is location / rows_per_chunk (a power of two). Row addresses do not change until
 // MoveInto. A chunk is reserved address space; its pages get memory when slots are first used. The first chunk begins on small
-// pages, so that an empty or small slab uses little memory, and moves to huge pages once 2 MiB of it are in use. Free slots
+// pages, so that an empty or small slab uses little memory, and moves to huge pages when it has 2 to 3 MiB. Free slots
 // form a list through their headers (flag kRowFree, next slot in `below`). With a RowMemory, chunks are allocated from it
 // instead, each as a whole.
+//
+// The kernel takes milliseconds to clear a huge page. The slabs of a table fill alike, and would all need the next one in the
+// same step of training. So each touches it `ahead` of its first row, a share of a page that differs from slab to slab.
 //
 // Owns its memory. Has no bound of its own: the table decides how many rows it may hold, fewer than 2^32.
 //
@@ -31,8 +34,8 @@ namespace multitier {
 
 class RowSlab {
  public:
-  // memory: where chunks are allocated; null: ordinary memory, from `env`.
-  RowSlab(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory = nullptr);
+  // memory: where chunks are allocated; null: ordinary memory, from `env`. ahead: 0 to 1.
+  RowSlab(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory = nullptr, double ahead = 0);
   ~RowSlab();
   RowSlab(const RowSlab&) = delete;
   RowSlab& operator=(const RowSlab&) = delete;
@@ -67,10 +70,19 @@ class RowSlab {
   size_t chunk_bytes() const;
   void SetGeometry();
   Status AddChunk();
+  // Huge pages have numbers, chunk after chunk.
+  size_t pages_in_chunk() const;
+  // The number of pages with the rows of the first `end` slots.
+  uint64_t PagesOf(uint32_t end) const;
+  void MoveToHugePages();
+  // Touches the page after those that were touched.
+  void TouchPage();
+  void SetTouchAt();
   void FreeChunk(uint8_t* chunk, size_t bytes);
 
   Env* const env_;
   const std::shared_ptr<RowMemory> memory_;
+  const size_t ahead_bytes_;
   std::shared_ptr<const RowLayout> layout_;
   size_t stride_ = 0;
   int chunk_shift_ = 0;
@@ -80,6 +92,8 @@ class RowSlab {
   uint32_t free_ = kNoLocation;  // head of the list of free slots
   size_t num_free_ = 0;
   size_t rows_ = 0;
+  uint64_t huge_pages_ = 0;  // that were touched; 0: the first chunk has small pages
+  uint32_t touch_at_ = 0;    // the slot whose first use touches the next one
 };
 
 }  // namespace multitier

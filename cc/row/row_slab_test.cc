@@ -150,6 +150,31 @@ TEST(RowSlabTest, ResidentBytesFollowTheSlotsUsed) {
   EXPECT_EQ(slab.resident_bytes(), 0u);
 }
 
+// The slabs of a table fill alike. None takes two huge pages at a time, nor one in the step of another.
+TEST(RowSlabTest, SlabsTakeTheirHugePagesOneAfterTheOther) {
+  constexpr size_t kPage = 2u << 20, kSlabs = 4, kRows = 200000;
+  std::vector<std::unique_ptr<RowSlab>> slabs;
+  for (size_t s = 0; s < kSlabs; ++s) {
+    slabs.push_back(std::make_unique<RowSlab>(Env::Posix(), LayoutOfDim(16), nullptr, static_cast<double>(s) / kSlabs));
+  }
+  size_t bytes[kSlabs] = {}, before[kSlabs] = {};  // before: rows when the last page was taken
+  for (size_t row = 0; row < kRows; ++row) {
+    for (size_t s = 0; s < kSlabs; ++s) {
+      ASSERT_TRUE(slabs[s]->Reserve(1).ok());
+      slabs[s]->Allocate();
+      const size_t taken = slabs[s]->resident_bytes();
+      ASSERT_GE(taken, (row + 1) * slabs[s]->layout()->stride());
+      ASSERT_LE(taken, (row + 1) * slabs[s]->layout()->stride() + 2 * kPage);
+      if (bytes[s] >= 2 * kPage && taken != bytes[s]) {  // two are the first, for the rows on small pages
+        EXPECT_EQ(taken - bytes[s], kPage) << "at row " << row;
+        for (const size_t other : before) EXPECT_GT(row - other, 100u) << "at row " << row;
+        before[s] = row;
+      }
+      bytes[s] = taken;
+    }
+  }
+}
+
 TEST(RowSlabTest, FailedReserveLeavesTheSlabAsItWas) {
   for (const FaultKind kind : {FaultKind::kReserve, FaultKind::kCommit}) {
     for (uint64_t n = 1; n <= 3; ++n) {

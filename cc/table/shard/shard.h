@@ -34,9 +34,10 @@ class alignas(64) Shard {
   class Locked;
   class Shared;
 
+  // ahead: of RowSlab.
   Shard(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
-        std::shared_ptr<RowMemory> memory)
-      : rows_(common, std::move(layout), limits, std::move(memory), &resolved_) {}
+        std::shared_ptr<RowMemory> memory, double ahead = 0)
+      : rows_(common, std::move(layout), limits, std::move(memory), &resolved_, ahead) {}
 
  private:
   SharedMutex mutex_;              // guards all members below

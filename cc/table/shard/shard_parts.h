@@ -22,12 +22,12 @@ namespace multitier {
 
 struct ShardParts {
   ShardParts(ShardCommon* common_parts, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
-             std::shared_ptr<RowMemory> memory, Event* read_resolved)
+             std::shared_ptr<RowMemory> memory, Event* read_resolved, double ahead)
       : common(common_parts),
         levels(common_parts->levels),
         resolved(read_resolved),
         index(common->env, levels.count > 0, limits),
-        dram(common->env, std::move(layout), std::move(memory)),
+        dram(common->env, std::move(layout), std::move(memory), ahead),
         counted(common->env),
         marks(&levels, &dram, &counted) {}
   ShardParts(const ShardParts&) = delete;

@@ -12,8 +12,8 @@ constexpr size_t kGroup = 32;  // rows whose initial values are drawn together
 }  // namespace
 
 ShardRows::ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
-                     std::shared_ptr<RowMemory> memory, Event* resolved)
-    : parts_(common, std::move(layout), limits, std::move(memory), resolved),
+                     std::shared_ptr<RowMemory> memory, Event* resolved, double ahead)
+    : parts_(common, std::move(layout), limits, std::move(memory), resolved, ahead),
       dram_order_(&parts_.dram, common->strategy, common->exact, common->by_score),
       prefetch_pins_(std::make_unique<PrefetchPins>([this](int64_t key) { return Find(key, HashKey(key)).row; })),
       records_(&parts_),

@@ -43,9 +43,9 @@ namespace multitier {
 
 class ShardRows {
  public:
-  // `resolved` happens when a record is no longer being read.
+  // `resolved` happens when a record is no longer being read. ahead: of RowSlab.
   ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, ShardIndex::Limits limits,
-            std::shared_ptr<RowMemory> memory, Event* resolved);
+            std::shared_ptr<RowMemory> memory, Event* resolved, double ahead = 0);
   ShardRows(const ShardRows&) = delete;
   ShardRows& operator=(const ShardRows&) = delete;
 

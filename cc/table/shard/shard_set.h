@@ -64,13 +64,13 @@ class ShardSet {
     for (int s = 0; s < n; ++s) {
       const ShardIndex::Limits limits{(uint64_t{1} << 32) >> log2,
                                       ShardIndex::kMaxLoad + kLoadSpread * (s - (n - 1) / 2.0) / n};
-      shards.push_back(std::make_unique<Shard>(common, layout, limits, memory));
+      shards.push_back(std::make_unique<Shard>(common, layout, limits, memory, static_cast<double>(s) / n));
     }
     return shards;
   }
 
   // A hash spreads keys so evenly that shards of one load cap would all double their indexes in one step of training. Their
-  // caps differ, so they double one after the other.
+  // caps differ, so they double one after the other. So do the places at which their slabs take the next huge page.
   static constexpr double kLoadSpread = 0.08;
 
   mutable Mutex splitting_;

@@ -36,6 +36,10 @@ _ONE_SHARD_ROWS = (
 _SHARDS = 8
 _NEW_ROWS_BY_SCORE = 64 * 1024  # bytes of a shard: the list of new rows under CacheStrategy.SCORE
 _MAX_LOAD, _LOAD_SPREAD = 0.70, 0.08  # of the index: the caps of the shards are that far apart
+_READY_LOAD, _READY_SHARE = (
+    0.875,
+    0.1,
+)  # of that cap: where the pages of the next doubling begin to come, and over how much
 _BUCKETS_WITH_TIERS = 1024  # minimal number of buckets of a shard's index if a tier is below DRAM
 _COUNTED_KEY = 24  # bytes of a key that a counter filter counts
 _LOWER_ORDER = 96  # bytes per row of the replacement order of a lower tier that has a size
@@ -393,8 +397,12 @@ def _hbm(rows, budget, bytes_per_row, parts, storage, load):
 
 
 def _pages(size, shards):
-    """Resident bytes of a slab of `size` bytes in `shards` shards: small pages up to 2 MiB per shard, then huge pages."""
-    return size + shards * min(_HUGE_PAGE, max(4 * _KIB, size // shards + 4 * _KIB))
+    """Resident bytes of a slab of `size` bytes in `shards` shards: small pages up to 2 MiB per shard, then huge pages.
+
+    Shards take the next huge page one after the other, on average half a page before its first row.
+    """
+    early = (shards - 1) * _HUGE_PAGE // 2 if size // shards > _HUGE_PAGE else 0
+    return size + early + shards * min(_HUGE_PAGE, max(4 * _KIB, size // shards + 4 * _KIB))
 
 
 def _dram(rows, batch, bytes_per_row, shards, evicting, exact):
@@ -416,14 +424,22 @@ def _order(slots, evicting, exact):
 
 
 def _index(keys, shards, has_lower):
-    """Bytes of the buckets. A bucket has 64 bytes and eight keys. Their number doubles when they are about 70 % full."""
+    """Bytes of the buckets. A bucket has 64 bytes and eight keys. Their number doubles when they are about 70 % full.
+
+    From 2 MiB on, the pages for that come one by one while the last eighth of the load does.
+    """
     in_shard = _share(keys, shards)
     least = _BUCKETS_WITH_TIERS if has_lower else 1
-    buckets = 0
+    size = 0
     for shard in range(shards):
         load = _MAX_LOAD + _LOAD_SPREAD * (shard - (shards - 1) / 2) / shards
-        buckets += max(least, 2 ** max(0, math.ceil(math.log2(max(1, in_shard / (8 * load))))))
-    return 64 * buckets
+        buckets = max(least, 2 ** max(0, math.ceil(math.log2(max(1, in_shard / (8 * load))))))
+        size += 64 * buckets
+        full = in_shard / (8 * load * buckets)
+        if 64 * buckets >= _HUGE_PAGE and full >= _READY_LOAD:
+            pages = int((full - _READY_LOAD) / _READY_SHARE * (64 * buckets // _HUGE_PAGE))
+            size += min(64 * buckets, pages * _HUGE_PAGE)
+    return size
 
 
 def _filter(option, waiting):
