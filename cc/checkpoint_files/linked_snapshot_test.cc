@@ -129,6 +129,7 @@ class LinkedSnapshotTest : public testing::Test {
       return OkStatus();
     };
     request.link_name = directory_.path() + "/saved/trial";
+    request.write_down = write_down_;
     request.take_file = [&, taken](const SealedFile& file, const SnapshotRequest::LinkTo& link) -> Status {
       if (!refusal_.ok()) return refusal_;
       const std::string path = directory_.path() + "/saved/" + std::to_string(++links_);
@@ -146,6 +147,7 @@ class LinkedSnapshotTest : public testing::Test {
   StorageDirectory directory_{"linked_snapshot_test"};
   std::unique_ptr<EmbeddingTable> table_;
   Status refusal_;  // of the taker
+  bool write_down_ = false;
   int links_ = 0;
 };
 
@@ -165,6 +167,26 @@ TEST_F(LinkedSnapshotTest, FilesAndRowsAreTheTable) {
   }
 }
 
+// The second snapshot gives what changed since the first, and what is not in a full file yet.
+TEST_F(LinkedSnapshotTest, RowsOfDramAreInTheFilesOnceTheyAreWrittenDown) {
+  for (const bool write_down : {false, true}) {
+    Make();
+    Fill();
+    write_down_ = write_down;
+    Taken first, second;
+    MT_ASSERT_OK(Take(&first));
+    MT_ASSERT_OK(Sgd({3, 7}, 1.0f, kDim).Run(table_.get()));
+    const Rows expected = *table_->Export(true);
+    MT_ASSERT_OK(Take(&second));
+    ExpectSameRows(second.All(), expected);
+    const auto dram = static_cast<size_t>(table_->Stats().tiers[0].rows);
+    if (write_down) {
+      EXPECT_LT(second.rows.keys.size(), 800u);
+    }
+    std::printf("rows %zu %zu dram %zu\n", first.rows.keys.size(), second.rows.keys.size(), dram);
+  }
+}
+
 TEST_F(LinkedSnapshotTest, ChangesAfterTheMomentAreNotInIt) {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -175,6 +197,7 @@ TEST_F(LinkedSnapshotTest, ChangesAfterTheMomentAreNotInIt) {
     for (int i = 0; i < 10; ++i) Change(&random);
     const Rows expected = *table_->Export(true);
     Taken taken;
+    write_down_ = round % 2 == 1;
     MT_ASSERT_OK(Take(&taken, [&] { Change(&random); }));
     EXPECT_GT(taken.linked_rows, 0);
     Fill(0.25f);

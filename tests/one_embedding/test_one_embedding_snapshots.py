@@ -207,6 +207,21 @@ def test_a_snapshot_syncs_what_it_wrote_and_not_what_it_linked(tmp_path, monkeyp
     assert of_folders[0] == folder
 
 
+def test_a_second_snapshot_writes_what_changed_and_not_the_cache(tmp_path):
+    made = embedding(tmp_path, tables_of(1), 64, store=ssd_store(tmp_path, 40_000, 64))
+    made.variable.upsert(np.arange(100_000), np.ones([100_000, 64], F))
+    made.save_snapshot("first")
+    made.variable.upsert(np.arange(0, 100_000, 100), np.full([1000, 64], 2, F))
+    expected = everything(made)
+    made.save_snapshot("second")
+    folder = os.path.join(rank(tmp_path), "snapshots", "second")
+    files = [os.stat(os.path.join(folder, name)) for name in os.listdir(folder)]
+    # What is in no full segment of 1 MiB yet; the cache has 10 MiB.
+    assert sum(file.st_size for file in files if file.st_nlink == 1) < 4 << 20
+    made.load_snapshot("second")
+    same(everything(made), expected)
+
+
 def test_readers_and_writers_equal_export(tmp_path):
     made, optimizer = trained(tmp_path / "a", range(-50, 70_000))
     train(made, optimizer, range(100))

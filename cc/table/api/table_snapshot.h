@@ -46,6 +46,9 @@ struct SnapshotRequest {
   using LinkTo = std::function<Status(const std::string& to)>;
   std::function<Status(const SealedFile& file, const LinkTo& link)> take_file = nullptr;
   std::string link_name = {};
+  // Where files are taken: first writes the rows of DRAM that the last tier has no record of down to it. So the files have
+  // them, also in the next snapshot, if they do not change until then.
+  bool write_down = false;
 };
 
 class TableSnapshot {

@@ -241,10 +241,15 @@ Status HostTable::FlushRows() {
     MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));
     MT_RETURN_IF_ERROR(demoter_.MoveAllToLast());
   } else {
-    MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
-    for (auto& shard : shards_) MT_RETURN_IF_ERROR(demoter_.FlushShard(shard.get()));
+    MT_RETURN_IF_ERROR(WriteDown());
   }
   return tiers_.Sync(last);
+}
+
+Status HostTable::WriteDown() {
+  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  for (auto& shard : shards_) MT_RETURN_IF_ERROR(demoter_.FlushShard(shard.get()));
+  return OkStatus();
 }
 
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.

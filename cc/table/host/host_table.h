@@ -97,6 +97,8 @@ class HostTable final : public TableBelow {
   // number: out, or null: of the apply, among those of this table. No other apply has it.
   int64_t NoteApply(int64_t global_step, int64_t* number);
   Status FlushRows();
+  // Demoter::FlushShard of all shards. REQUIRES: a last tier without a size
+  Status WriteDown();
   // Splits the only shard of a table that will be large with `coming` more rows, or that is lent threads for an update.
   // REQUIRES: the thread is outside of the gate
   void SplitIfLarge(uint64_t coming, bool lends_threads = false);

@@ -473,6 +473,10 @@ Result<std::unique_ptr<TableSnapshot>> HostTable::PrepareSnapshot(SnapshotReques
   if (request.take_file != nullptr) {
     snapshot_.set_linked_bytes(0);  // of the save before
     if (!files || request.link_name.empty() || !tiers_.PrepareLinks(0, request.link_name)) request.take_file = nullptr;
+    if (request.take_file != nullptr && request.write_down && !levels_.bounded[0]) {
+      MT_RETURN_IF_ERROR(WriteDown());
+      tiers_.PrepareLinks(0, request.link_name);  // of the files that are full now
+    }
   }
   auto snapshot = std::make_unique<Snapshot>(this, std::move(request));
   if (since != 0 && ChangesSince() != since) return ChangesNotKnown(since);

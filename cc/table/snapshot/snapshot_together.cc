@@ -40,6 +40,7 @@ class GroupSnapshot {
       request.track_as = member->of_group.track_as;
       request.take_file = member->of_group.take_file;
       request.link_name = member->of_group.link_name;
+      request.write_down = member->of_group.write_down;
       request.visit = [this, member = member.get()](Rows* rows) { return Visit(member, rows); };
       MT_ASSIGN_OR_RETURN(member->snapshot, table->PrepareSnapshot(std::move(request)));
     }

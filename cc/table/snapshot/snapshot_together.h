@@ -45,6 +45,7 @@ struct TableInGroup {
   int64_t track_as = 0;
   decltype(SnapshotRequest::take_file) take_file = nullptr;
   std::string link_name = {};
+  bool write_down = false;
 };
 
 // The first error ends all snapshots. InvalidArgument if the group has a table twice.

@@ -188,7 +188,7 @@ void PartWriter::NoteSaved() const {
 }
 
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
-                        SaveKind kind, bool links) {
+                        SaveKind kind, Links links) {
   bool begun = false;
   const auto write = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const bool wanted, LinksAreWanted());
@@ -211,7 +211,8 @@ absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const s
       group.push_back(TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); },
                                    [&part] { return part->Finish(); }, since, save_id});
       if (kind == SaveKind::kDelta) continue;
-      group.back().link_name = links && wanted ? part->LinkName() : "";
+      group.back().link_name = links != Links::kNone && wanted ? part->LinkName() : "";
+      group.back().write_down = links == Links::kAll;
       group.back().take_file = [&part](const SealedFile& file, const SnapshotRequest::LinkTo& link) {
         return part->TakeFile(file, link);
       };

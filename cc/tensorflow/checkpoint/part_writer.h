@@ -11,7 +11,8 @@
 // A segment is linked if at least half of its records are rows (SsdHashTier::TakeSealedFiles), so that the checkpoint is at
 // most about twice as large as its rows. The other rows are written. Linked files belong to the save as the part file does:
 // their names match data-?????-of-?????, they are synced before the directory, and a save that fails removes them. The
-// environment variable TF_MULTITIER_LINKED_SAVES=0 turns links off.
+// environment variable TF_MULTITIER_LINKED_SAVES=0 turns links off. Links::kAll also has the rows of DRAM in linked files: they
+// are written down first (SnapshotRequest::write_down).
 //
 // A save may begin a chain (kBase): then the tables track what changes. The next one may be a delta, which has what changed
 // since the save before, and goes on with the chain. If a save fails, its tables track nothing: the next one has to be a base.
@@ -38,6 +39,7 @@
 namespace multitier {
 
 enum class SaveKind { kFull, kBase, kDelta };
+enum class Links { kNone, kBelow, kAll };  // which rows may be linked. kNone: each part has one file
 
 // The description of a part, without its rows.
 Manifest ManifestOf(const VariableState& state);
@@ -90,10 +92,9 @@ class PartWriter {
   uint64_t names_tried_ = 0;  // for links
 };
 
-// links: whether rows may be linked; else each part has one file.
 // FailedPrecondition if a delta is asked for and changes are not known. InvalidArgument for a bad TF_MULTITIER_LINKED_SAVES.
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
-                        SaveKind kind, bool links);
+                        SaveKind kind, Links links);
 
 }  // namespace multitier
 

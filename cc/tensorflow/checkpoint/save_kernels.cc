@@ -59,7 +59,7 @@ class SaveGroup {
 
   // until_kept: the files are deleted with the group, unless Keep is called first.
   absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind, std::optional<DType> frozen,
-                     bool until_kept) {
+                     bool until_kept, Links links) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
     written_ = true;
@@ -67,7 +67,7 @@ class SaveGroup {
     for (const auto& state : states_) parts.push_back(std::make_unique<PartWriter>(env, prefix, state, frozen));
     // No state outlives the kernel: a session that is closed next closes its tables.
     states_.clear();
-    TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind, /*links=*/true));
+    TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind, links));
     for (const auto& part : parts) manifests_.emplace_back(part->table(), part->manifest().ToJson());
     if (until_kept) {
       env_ = env;
@@ -211,6 +211,9 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("until_kept", &until_kept_));
     OP_REQUIRES(context, !until_kept_ || frozen_.has_value(),
                 absl::InvalidArgumentError("MultitierWriteSaveGroup: expected until_kept of frozen parts alone"));
+    bool write_down = false;
+    OP_REQUIRES_OK(context, context->GetAttr("write_down", &write_down));
+    if (write_down) links_ = Links::kAll;
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
     OP_REQUIRES(context, columns_.empty() || (kind_ == SaveKind::kFull && !frozen_.has_value()),
                 absl::InvalidArgumentError("MultitierWriteSaveGroup: expected kind full, and no frozen parts, of columns"));
@@ -232,12 +235,13 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(CheckRank(context, "prefix", context->input(1), 0));
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
     if (!columns_.empty()) return group->WriteColumns(prefix, columns_ == "all");
-    return group->Write(context->env(), prefix, kind_, frozen_, until_kept_);
+    return group->Write(context->env(), prefix, kind_, frozen_, until_kept_, links_);
   }
 
   SaveKind kind_ = SaveKind::kFull;
   std::optional<DType> frozen_;
   bool until_kept_ = false;
+  Links links_ = Links::kBelow;
   std::string columns_;
 };
 
@@ -278,7 +282,7 @@ class SavePartKernel : public OpKernel {
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
     std::vector<std::unique_ptr<PartWriter>> parts;
     parts.push_back(std::make_unique<PartWriter>(context->env(), prefix, std::move(state)));
-    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts, SaveKind::kFull, /*links=*/false));
+    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts, SaveKind::kFull, Links::kNone));
     OP_REQUIRES_OK(context, SetManifest(context, parts[0]->manifest().ToJson()));
   }
 };

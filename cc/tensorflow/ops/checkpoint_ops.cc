@@ -175,6 +175,7 @@ REGISTER_OP("MultitierWriteSaveGroup")
     .Attr("frozen: {'', 'float32', 'float16', 'bfloat16'} = ''")
     .Attr("until_kept: bool = false")
     .Attr("columns: {'', 'all', 'value'} = ''")
+    .Attr("write_down: bool = false")
     .SetIsStateful()
     .SetShapeFn(OfSaveGroupShape)
     .Doc(R"doc(
@@ -193,6 +194,7 @@ frozen: the dtype of the values in parts for serving, which have keys and values
 until_kept: of frozen parts: the files are removed at the end of the run, unless MultitierKeepSaveGroup was run.
 columns: writes arrays (checkpoint_files/column_files.h) in place of part files: of all columns, or all but the slots. Their paths
   begin with the prefix. On an error the caller removes them. MultitierSavedPart then gives what ColumnFiles::Describe gives.
+write_down: where files of the last tier are linked, the rows of DRAM that it has no record of are first written down to it.
 )doc");
 
 REGISTER_OP("MultitierKeepSaveGroup").Input("group: variant").SetIsStateful().SetShapeFn(GroupAloneShape).Doc(R"doc(

@@ -182,7 +182,7 @@ def write_columns(variables: list, prefix: str, slots: bool) -> list:
     return [json.loads(text.numpy()) for text in described]
 
 
-def _manifests(parts, prefix, columns=""):
+def _manifests(parts, prefix, columns="", write_down=False):
     """Writes the rows of the parts next to a checkpoint, those of one process as of one moment. Returns the manifest of each."""
     written = None if columns else _written.get()
     if written is not None and tf.executing_eagerly():
@@ -195,7 +195,9 @@ def _manifests(parts, prefix, columns=""):
             joined = [ops.multitier_join_save_group(group, part.handle) for part in its]
             with tf.control_dependencies(joined):
                 kind = "full" if columns else saver.current_kind()
-                write = ops.multitier_write_save_group(group, prefix, kind=kind, columns=columns)
+                write = ops.multitier_write_save_group(
+                    group, prefix, kind=kind, columns=columns, write_down=write_down
+                )
             with tf.control_dependencies([write]):
                 for part in its:
                     manifests[id(part)] = ops.multitier_saved_part(group, part.handle)
@@ -249,10 +251,12 @@ def save(trackables: dict, file_prefix: typing.Any) -> typing.Any:
 def save_own(variables: dict, prefix: str, tensors: dict | None = None) -> None:
     """Writes {name: variable} as a checkpoint of the rows of this process. Eagerly. A part of a world becomes a variable of one part.
 
+    Rows of DRAM above an SSD are written to the SSD first, so that their files are linked, now and by later saves.
+
     tensors: {name: array} that it also has.
     """
     parts = [(name, part, len(v.parts)) for name, v in variables.items() for part in v.parts]
-    manifests = _manifests([part for _, part, _ in parts], tf.constant(prefix))
+    manifests = _manifests([part for _, part, _ in parts], tf.constant(prefix), write_down=True)
     entries = [(name, "", tf.constant(array)) for name, array in (tensors or {}).items()]
     for (name, part, count), manifest in zip(parts, manifests):
         index = part.partition_index if count > 1 else 0
