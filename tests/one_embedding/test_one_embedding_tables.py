@@ -121,6 +121,12 @@ def test_defect_evaluation_inserts(tmp_path):
     made = embedding(tmp_path, constants(3), 1)
     for training in (True, False):
         np.testing.assert_array_equal(made(IDS, training=training)[..., 0], [[0, 1, 2]] * 2)
+    for call in (made, tf.function(made.forward)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call(tf.constant(IDS), training=False))
+        gradients = tape.gradient(loss, made.parameters())
+        with pytest.raises(ValueError, match="expected a gradient, found none"):
+            sgd(made).apply_gradients(zip(gradients, made.parameters()))
     assert not table_rows(made)
 
 

@@ -224,7 +224,7 @@ class Embedding(tf.Module):
           ids: integers of key_type, of any shape: a tensor, an array or a list.
           table_ids: the table that each id asks: integers of the shape of ids, or of its trailing dimensions, which then hold for each
             of the leading ones. None: one table, or ids of shape [batch, number of tables], whose column i asks table i.
-          training: False: for evaluation. No lookup creates a row.
+          training: False: for evaluation, without a gradient. No lookup creates a row.
 
         Returns:
           ids.shape + [embedding_dim], in output_dtype. An id without a row reads as the initial value of its table.
@@ -240,7 +240,7 @@ class Embedding(tf.Module):
         if tables is not None and self._on_repeated_id == "error":
             ids = self._without_repeats(ids, tables)
         more = {} if tables is None else {"tables": tables}
-        return lookup.embedding_lookup(
+        rows = lookup.embedding_lookup(
             self.variable,
             ids,
             training=training,
@@ -248,6 +248,7 @@ class Embedding(tf.Module):
             padding_idx=self.padding_idx,
             **more,
         )
+        return rows if training else tf.stop_gradient(rows)
 
     def _without_repeats(self, ids, tables):
         """`ids`, with a check that no two tables have one of them. Padding may be in all."""
