@@ -8,6 +8,7 @@ imports. Installed packages, and TensorFlow itself, get the real module.
 
 import builtins
 import contextlib
+import functools
 import os
 import runpy
 import sys
@@ -75,6 +76,7 @@ class _ScriptsTensorFlow(types.ModuleType):
         return sorted(set(dir(_v1)) | set(vars(self)))
 
 
+@functools.cache
 def _is_installed(file):
     return file is None or os.path.realpath(file).startswith(_INSTALLED)
 
