@@ -57,6 +57,7 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_file_location("launch", _LAUNCH)
     launch = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(launch)
+    launch.GRACE = float(os.environ.get("LAUNCH_GRACE", launch.GRACE))
     arguments, environment, kept = program()
     gc.collect()  # closes the launcher's files
     os.closerange(3, kept)

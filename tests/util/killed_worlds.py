@@ -78,7 +78,14 @@ def check(folder, ends):
     """
     number = len(ends)
     arguments = ("--workers=2", f"--max_restarts={number}")
-    lines, said = launch(folder, f"ENDS = {ends}\n{PROGRAM}", *arguments, seconds=300 + 60 * number)
+    # The launcher kills only after a rank has had the time for its own error.
+    lines, said = launch(
+        folder,
+        f"ENDS = {ends}\n{PROGRAM}",
+        *arguments,
+        seconds=300 + 60 * number,
+        LAUNCH_GRACE="25",
+    )
     found = [lines["worker 0"], lines["worker 1"]]
     lives = [[each.split() for each in own if each.startswith("life")] for own in found]
     assert lives[0] == lives[1] and [int(each[1]) for each in lives[0]] == list(range(number + 1))
