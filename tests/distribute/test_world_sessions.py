@@ -242,12 +242,17 @@ def test_a_rank_that_ends_before_the_others_ends_their_steps_at_once(
 # Rank 1 ends after the third step. Rank 0 saves when it is dead.
 SAVED_ALONE = """
     saver = tf.train.Saver()
+    try:
+        os.mkfifo(f"{folder}/trained")
+    except FileExistsError:
+        pass
     with tf.train.MonitoredSession(tf.train.ChiefSessionCreator()) as session:
+        pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
         for i in range(3):
             session.run(train, {ids: [1, 2, 3]})
+        open(f"{folder}/trained", "r" if strategy.rank() else "w").close()  # each waits for the other
         if strategy.rank():
             os._exit(0)
-        pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
         assert select.select([pid], [], [], 60)[0]
         try:
             saver.save(session._tf_sess(), folder + "/model")

@@ -186,12 +186,18 @@ def _wait_for_all(world):
 
     If one waits for this rank in a step, the steps of all end with an error.
     """
+    with _progress(world, world.rank, ends=world.rank > 0) as mine:
+        begun, succeeded, _ = mine()
+    if begun <= succeeded:  # else an error has ended a step of all
+        _wait_for_others(world, succeeded)
+    if world.rank == 0:  # last: the others end when they see it
+        with _progress(world, 0, ends=True) as mine:
+            mine()
+
+
+def _wait_for_others(world, succeeded):
     until = time.monotonic() + world.timeout
     others = [rank for rank in range(world.size) if rank != world.rank]
-    with _progress(world, world.rank, ends=True) as mine:
-        begun, succeeded, _ = mine()
-    if begun > succeeded:  # an error has ended a step of all
-        return None
     for rank in others if world.rank == 0 else [0]:
         with (
             contextlib.suppress(tf.errors.OpError),
