@@ -493,4 +493,4 @@ def test_a_switch_is_a_bool(tmp_path):
             de.DynamicEmbDump(tmp_path / "dump", made, **{name: "no"})
     assert not (tmp_path / "dump").exists()
     with pytest.raises(TypeError, match="DynamicEmbLoad: optim"):
-        de.DynamicEmbLoad(tmp_path / "dump", made, optim=1)
+        de.DynamicEmbLoad(tmp_path / "dump", made, optim="no")

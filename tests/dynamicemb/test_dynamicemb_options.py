@@ -94,7 +94,7 @@ class MyStrategy(de.AdmissionStrategy):
         ("local_hbm_for_values", -1, ValueError, "at least 0"),
         ("global_hbm_for_values", -1, ValueError, "at least 0"),
         ("global_hbm_for_values", "1", TypeError, "a finite number"),
-        ("training", 1, TypeError, "True or False"),
+        ("training", 2, TypeError, "True or False"),
         ("initializer_args", 0.0, TypeError, "DynamicEmbInitializerArgs"),
         ("eval_initializer_args", Args(), ValueError, "mode CONSTANT, found UNIFORM"),
         ("caching", None, TypeError, "True or False"),

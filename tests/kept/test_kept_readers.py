@@ -426,8 +426,8 @@ def test_eager_variables_read_in_place(tmp_path):
 
 
 def test_in_place_must_be_a_bool():
-    with pytest.raises(TypeError, match="in_place: expected True or False, found 1"):
-        with tf_multitier.serving.read_only(in_place=1):
+    with pytest.raises(TypeError, match="in_place: expected True or False, found 2"):
+        with tf_multitier.serving.read_only(in_place=2):
             pass
 
 

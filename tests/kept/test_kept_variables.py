@@ -322,8 +322,8 @@ def test_bad_options_are_refused():
         expected = f"StorageOption.keep: expected a storage_type .*, found {kind}"
         with pytest.raises((ValueError, NotImplementedError), match=expected):
             tf_multitier.StorageOption(kind, "/tmp/x", keep=True)
-    with pytest.raises(TypeError, match=r"StorageOption\.keep: expected True or False, found 1"):
-        tf_multitier.StorageOption("SSDHASH", "/tmp/x", keep=1)
+    with pytest.raises(TypeError, match=r"StorageOption\.keep: expected True or False, found 2"):
+        tf_multitier.StorageOption("SSDHASH", "/tmp/x", keep=2)
     environ = {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH", "TF_MULTITIER_STORAGE_PATH": "/tmp/x"}
     assert storage_option.storage_option_from_environment(
         {**environ, "TF_MULTITIER_STORAGE_KEEP": "1"}

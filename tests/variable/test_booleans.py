@@ -69,3 +69,24 @@ def test_text_is_no_bool(name, call):
 def test_bools_of_numpy_are_bools():
     assert of_rows.Adam(amsgrad=np.bool_(True)).amsgrad is True
     assert kt.Embedding(2, mask_zero=np.bool_(False)).mask_zero is False
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_0_and_1_are_bools(number):
+    assert of_rows.Adam(amsgrad=number).amsgrad is bool(number)
+    with pytest.raises(TypeError, match="found 2"):
+        of_rows.Adam(amsgrad=2)
+
+
+class Told(kt.Embedding):
+    def _values(self, inputs, training):
+        self.told = training
+        return super()._values(inputs, training)
+
+
+@pytest.mark.parametrize("kind", [bool, int, np.bool_, tf.constant])
+def test_a_layer_takes_what_keras_makes_of_bools(kind):
+    layer = Told(2)
+    for training in (False, True):
+        layer(np.array([1, 2]), training=kind(training))
+        assert layer.told is training

@@ -459,9 +459,9 @@ def test_a_variable_counts_within_its_bound(world, parts):
             "training: expected True or False, found 'no'",
         ),
         (
-            lambda: nn.group_embedding_lookup([make()], [tf.constant([1])], training=1),
+            lambda: nn.group_embedding_lookup([make()], [tf.constant([1])], training=2),
             TypeError,
-            "training: expected True or False, found 1",
+            "training: expected True or False, found 2",
         ),
     ],
 )

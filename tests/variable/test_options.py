@@ -121,8 +121,8 @@ WRONG = [
         "drop_coldest: expected the size of the last tier of DRAM .*found 0 of 1 sizes",
     ),
     (
-        lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=1),
-        "drop_coldest: expected True or False, found 1",
+        lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=2),
+        "drop_coldest: expected True or False, found 2",
     ),
     (
         lambda: tf_multitier.StorageOption(on_corruption="skip"),

@@ -177,9 +177,9 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
             "StorageOption.refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU, found drop_coldest=false",
         ),
         (
-            lambda: tf_multitier.StorageOption(refuse_colder=1),
+            lambda: tf_multitier.StorageOption(refuse_colder=2),
             TypeError,
-            "refuse_colder: expected True or False, found 1",
+            "refuse_colder: expected True or False, found 2",
         ),
         (
             lambda: engine.Table(4, score="luck"),

@@ -185,7 +185,9 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
 
 def is_training(layer: keras.layers.Layer, training: typing.Any) -> bool:
-    """The argument `training` of a call. None is True: what Keras says outside of models."""
+    """The argument `training` of a call. None is True: what Keras says outside of models. It makes a tensor of NumPy's bools."""
+    if tf.is_tensor(training) and tf.get_static_value(training) is not None:
+        training = tf.get_static_value(training).item()
     return training is None or option_values.boolean(f"layer '{layer.name}': training", training)
 
 

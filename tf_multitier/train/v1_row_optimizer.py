@@ -26,7 +26,9 @@ class V1RowOptimizer(tf.compat.v1.train.Optimizer):
 
     def __init__(self, use_locking: bool, name: str, **given: typing.Any) -> None:
         """given: hyperparameters: numbers, tensors or callables. `_prepare` puts their tensors into `_tensors`."""
-        super().__init__(boolean(f"{name}: use_locking", use_locking), name)
+        super().__init__(
+            use_locking is not None and boolean(f"{name}: use_locking", use_locking), name
+        )
         self._given = given
 
     def _prepare(self):

@@ -36,8 +36,8 @@ def is_finite(number):
 
 
 def boolean(where, value, error=TypeError):
-    """A bool. Other values are refused: the texts "no" and "False" would be true."""
-    if not isinstance(value, (bool, np.bool_)):
+    """A bool, or 0 or 1. Other values are refused: the texts "no" and "False" would be true."""
+    if not isinstance(value, (bool, np.bool_, int, np.integer)) or value not in (0, 1):
         raise error(f"{where}: expected True or False, found {value!r}")
     return bool(value)
 
