@@ -179,11 +179,9 @@ TEST_F(LinkedSnapshotTest, RowsOfDramAreInTheFilesOnceTheyAreWrittenDown) {
     const Rows expected = *table_->Export(true);
     MT_ASSERT_OK(Take(&second));
     ExpectSameRows(second.All(), expected);
-    const auto dram = static_cast<size_t>(table_->Stats().tiers[0].rows);
     if (write_down) {
       EXPECT_LT(second.rows.keys.size(), 800u);
     }
-    std::printf("rows %zu %zu dram %zu\n", first.rows.keys.size(), second.rows.keys.size(), dram);
   }
 }
 
