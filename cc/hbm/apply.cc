@@ -285,7 +285,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   MT_RETURN_IF_ERROR(broken());  // as in UpdateFound
   hits_ += distinct - misses;
   misses_ += misses;
-  brought_up_ += op->counted->to_place;
+  brought_up_ += op->counted->placed.to_place;
   updates_ += static_cast<int64_t>(distinct - trained_below);
   return OkStatus();
 }

@@ -63,9 +63,9 @@ Status LookUpMember(DevicePlan::State::Member* member, bool training) {
   return OkStatus();
 }
 
-// False: the members must go on one at a time. *missed: those whose keys are not all in HBM.
+// False: the members must go on one at a time. *alone: those that must.
 Result<bool> LookUpTogether(const std::vector<DevicePlan::State::Member*>& members, bool training,
-                            std::vector<DevicePlan::State::Member*>* missed) {
+                            std::vector<DevicePlan::State::Member*>* alone) {
   if (members.empty()) return true;
   std::vector<MemberOutput*> outputs;
   for (DevicePlan::State::Member* member : members) outputs.push_back(member->output.get());
@@ -74,18 +74,24 @@ Result<bool> LookUpTogether(const std::vector<DevicePlan::State::Member*>& membe
     if (group.status().ok() || members[0]->output->keys().n > 0) return false;
     return group.status();
   }
+  std::vector<char> found;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const GroupFind::Member& member = group.members()[i];
+    if (member.op != nullptr) MT_RETURN_IF_ERROR(outputs[i]->Check(member.op->counted->first_bad));
+    found.push_back(member.looked_up);
+  }
+  MT_RETURN_IF_ERROR(group.BringUp());
   const auto batch = std::make_shared<DevicePlan::State::Batch>();
   *batch = {group.n(), group.distinct(), group.entries()};
   for (size_t i = 0; i < members.size(); ++i) {
     std::shared_ptr<Operation> op = std::move(group.members()[i].op);
     if (op == nullptr) continue;
-    MT_RETURN_IF_ERROR(outputs[i]->Check(op->counted->first_bad));
-    if (!op->complete) {
+    if (!group.members()[i].looked_up) {
       members[i]->number = op->number;  // a second look is the same use
-      missed->push_back(members[i]);
+      alone->push_back(members[i]);
       continue;
     }
-    op->table->NoteFound(*op);
+    if (found[i]) op->table->NoteFound(*op);
     if (!training) continue;
     members[i]->batch = batch;
     members[i]->first = group.first(i);
@@ -95,8 +101,8 @@ Result<bool> LookUpTogether(const std::vector<DevicePlan::State::Member*>& membe
   return true;
 }
 
-// Looks up the members whose keys are all in HBM, in one set of launches, and those without keys. A table that occurs twice
-// takes part once. *rest: the other members.
+// Looks up the members in one set of launches, and those without keys. A table that occurs twice takes part once. *rest: the
+// members that are not looked up yet.
 Status LookUpGroup(DevicePlan::State* state, bool training, std::vector<DevicePlan::State::Member*>* rest) {
   constexpr int64_t kMostKeys = int64_t{1} << 30;
   std::vector<DevicePlan::State::Member*> members, empty;

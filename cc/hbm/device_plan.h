@@ -44,18 +44,27 @@ struct DevicePlan::State {
   // Enqueues what can be enqueued. The first error; the updates without one were enqueued, or remain.
   struct Remaining;  // an update that needs the host
   Status EnqueueUpdates(const std::vector<DeviceUpdate>& updates, std::vector<Remaining>* remaining);
-  // Those with keys. sums: of each, by distinct key.
+  // Those with keys. sums: of each, by distinct key. gradients: of the sums that are not given
   Status EnqueueKept(const std::vector<const DeviceUpdate*>& updates, const std::vector<const float*>& sums,
-                     std::vector<Remaining>* remaining);
+                     const std::vector<device::GradientMember>& gradients, std::vector<Remaining>* remaining);
   Status Remain(const DeviceUpdate& update, const float* sums, std::vector<Remaining>* remaining);
 
   std::vector<Member> members;
   std::shared_ptr<Scratch> scratch;  // of what was enqueued behind the lookup
 };
 
-// The launches of the gradients of members, at least one. given_values: every entry has a value of its own (GradientMember).
-Status EnqueueMemberGradients(DeviceQueue* queue, const device::DeviceKernels& kernels, Scratch* scratch,
-                              const std::vector<device::GradientMember>& gradients, bool given_values);
+// The launches of the gradients of members.
+class GradientGroup {
+ public:
+  static size_t Room(size_t members);
+  // given_values: every entry has a value of its own (GradientMember).
+  Status Describe(const std::vector<device::GradientMember>& gradients, bool given_values, Upload* upload);
+  // Once the upload was sent.
+  Status Enqueue(device::Stream stream, const device::DeviceKernels& kernels) const;
+
+ private:
+  device::GradientArgs sums_{}, corrections_{};
+};
 
 struct DevicePlan::State::Remaining {
   HbmTable* table;

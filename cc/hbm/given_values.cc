@@ -6,7 +6,6 @@
 
 #include "cc/hbm/device_operations.h"
 #include "cc/hbm/device_plan.h"
-#include "cc/hbm/member_launch.h"
 #include "cc/hbm/workers.h"
 
 namespace multitier::hbm {
@@ -71,15 +70,20 @@ class GivenValues {
     keys.values = values_;
     MT_RETURN_IF_ERROR(output_.Describe(keys, /*training=*/false, scratch_.get()));
     MT_RETURN_IF_ERROR(device_->Fill(queue_->stream(), bad, 0xff, sizeof(uint32_t)));
+    Upload upload(scratch_.get(), OutputGroup::Room(1) + GradientGroup::Room(1));
+    MT_RETURN_IF_ERROR(scratch_->status());
     OutputGroup group;
-    MT_RETURN_IF_ERROR(group.Upload({&output_}, scratch_.get()));
+    GradientGroup backward;
+    MT_RETURN_IF_ERROR(group.Describe({&output_}, /*brought_up=*/false, &upload));
+    if (gradients != nullptr) MT_RETURN_IF_ERROR(backward.Describe({Described(*gradients)}, /*given_values=*/true, &upload));
+    MT_RETURN_IF_ERROR(upload.Send(queue_));
     MT_RETURN_IF_ERROR(group.EnqueueRows());
     if (gradients == nullptr) return group.EnqueueValues();
     MT_RETURN_IF_ERROR(group.EnqueueScales());
-    return EnqueueGradients(*gradients);
+    return backward.Enqueue(queue_->stream(), device_->kernels());
   }
 
-  Status EnqueueGradients(const Gradients& gradients) {
+  device::GradientMember Described(const Gradients& gradients) const {
     device::GradientMember g{};
     g.output = output_.described();
     g.num_keys = g.output.entries;
@@ -87,7 +91,7 @@ class GivenValues {
     g.stride = g.output.dim;
     g.sums = gradients.entry_grads;
     g.weight_grads = gradients.weight_grads;
-    return EnqueueMemberGradients(queue_, device_->kernels(), scratch_.get(), {g}, /*given_values=*/true);
+    return g;
   }
 
   const float* const values_;

@@ -174,7 +174,7 @@ Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
   hits_ += op->n - missed;
   misses_ += missed;
   absent_ += absent;
-  brought_up_ += op->counted->to_place;
+  brought_up_ += op->counted->placed.to_place;
   return OkStatus();
 }
 

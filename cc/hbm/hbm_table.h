@@ -10,7 +10,8 @@
 //
 //   find       on the device. Finds the distinct keys and their rows, and stamps these rows with the number of the operation.
 //              Counts the misses: keys without a row in HBM.
-//   bring up   only if there are misses. The operation holds turn_ ("the turn"), the lock for rows that enter or leave HBM.
+//   bring up   only if there are misses (of a group of tables: group_find.h). The operation holds turn_ ("the turn"), the lock
+//   for rows that enter or leave HBM.
 //              1. CopyOut reads the missed rows from the table below. One copy brings them to the device.
 //              2. The device finds the missed keys again. A key that still misses gets a free place, or the place of a victim.
 //                 Then the device gathers the values (lookup) or updates the rows (apply).
@@ -99,6 +100,7 @@
 namespace multitier::hbm {
 
 struct DeviceKeys;  // device_operations.h
+class GroupFind;
 
 constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget that only the memory of the device limits
 
@@ -171,7 +173,9 @@ class HbmTable final : public EmbeddingTable {
   // kept: null, or gets the operation, whose rows stay in HBM until it is destroyed; then absent keys get provisional rows.
   // number: of the operation if it has one already, else 0.
   Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
-  // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
+  // For a group of tables (group_find.h). AwaitSnapshot: before the gate (Inside). TryEnter: null if the gate is closed or the
+  // table does not work.
+  void AwaitSnapshot() const { below_->AwaitSnapshot(); }
   std::unique_ptr<MaybeInsideGate> TryEnter();
   std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_); }
   // view: gets the memory of the table. REQUIRES: the caller is inside the gate
@@ -193,9 +197,10 @@ class HbmTable final : public EmbeddingTable {
 
  private:
   friend class Operation;
-  class Inside;      // inside the gate, like other operations
-  class Alone;       // holds the gate closed
-  class NoSnapshot;  // prevents snapshots by other threads
+  friend class GroupFind;  // group_misses.cc
+  class Inside;            // inside the gate, like other operations
+  class Alone;             // holds the gate closed
+  class NoSnapshot;        // prevents snapshots by other threads
 
   struct Headers {
     std::vector<int64_t> keys;

@@ -32,7 +32,9 @@ bool HbmTable::KeptUpdate::Begin(const std::shared_ptr<Operation>& op) {
   if (!inside_->inside() || op->epoch != table_->epoch_ || !op->complete) return false;
   op_ = op;
   uint64_t can_create = 0;
-  number_ = table_->unsettled_->Begin(op->counted->distinct, &can_create);
+  const uint64_t creates = table_->filters_ ? 0 : op->can_create;  // under a filter the table below creates rows
+  if (creates == 0) return true;
+  number_ = table_->unsettled_->Begin(creates, &can_create);
   // Read after can_create: the rows of an update that ends in between count twice, and are not left out.
   const auto rows = static_cast<uint64_t>(table_->below_->TotalCount() + table_->rows_below_.new_rows());
   return !table_->grows_ || rows + can_create <= table_->MostRows();

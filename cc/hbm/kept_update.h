@@ -4,7 +4,7 @@
 // One launch may update rows of several tables that have the same rule (plan_update.cc). The life of an update:
 //   Begin   enters the gate and takes the lookup's operation, so that its rows stay in HBM (HbmTable::BeginUpdate)
 //   Note    after the launch: an error breaks the table
-//   Settle  after the device has done it: counts the rows that it created, and ends it
+//   Settle  if it may have created rows, after the device has done it: counts these, and ends it
 // An update that is destroyed before its launch changes no row.
 //
 // Unsettled is thread-safe. Its lock is the innermost one. An update belongs to one thread at a time.
@@ -54,6 +54,8 @@ class HbmTable::KeptUpdate {
   void Settle(const Status& done, uint32_t created);
 
   HbmTable* table() const { return table_; }
+  // Whether it may create rows: else it need not be settled.
+  bool creates() const { return number_ != 0; }
   device::DeviceRule rule{};
   device::UpdateArgs args{};  // without sums, counts and created
 

@@ -7,23 +7,13 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/hbm/device_queue.h"
-#include "cc/hbm/scratch.h"
+#include "cc/hbm/upload.h"
 
 namespace multitier::hbm {
 
-// Copies the members to memory of the scratch.
-template <typename Member>
-Status CopyMembersUp(DeviceQueue* queue, Scratch* scratch, const std::vector<Member>& members, const Member** on_device) {
-  auto* const to = scratch->OnDevice<Member>(members.size());
-  MT_RETURN_IF_ERROR(scratch->status());
-  *on_device = to;
-  return queue->CopyUp(to, members.data(), members.size() * sizeof(Member));
-}
-
-// items: of one member.
+// items: of one member. on_device: where the members will be.
 template <typename Member, typename Args>
-Status DescribeLaunch(DeviceQueue* queue, Scratch* scratch, const std::vector<Member>& members, const Member* on_device,
+Status DescribeLaunch(Upload* upload, const std::vector<Member>& members, const Member* on_device,
                       uint64_t (*items)(const Member&), Args* args) {
   std::vector<uint32_t> ends;
   uint64_t end = 0;
@@ -35,10 +25,8 @@ Status DescribeLaunch(DeviceQueue* queue, Scratch* scratch, const std::vector<Me
     }
     ends.push_back(static_cast<uint32_t>(end));
   }
-  auto* const to = scratch->OnDevice<uint32_t>(ends.size());
-  MT_RETURN_IF_ERROR(scratch->status());
-  *args = Args{on_device, to, static_cast<uint32_t>(ends.size()), static_cast<uint32_t>(end)};
-  return queue->CopyUp(to, ends.data(), ends.size() * sizeof(uint32_t));
+  *args = Args{on_device, upload->Add(ends), static_cast<uint32_t>(ends.size()), static_cast<uint32_t>(end)};
+  return OkStatus();
 }
 
 }  // namespace multitier::hbm

@@ -89,17 +89,22 @@ Status MemberOutput::Check(uint32_t bad) const {
                            "] out of range or before its predecessor"));
 }
 
-Status OutputGroup::Upload(const std::vector<const MemberOutput*>& members, Scratch* scratch) {
-  DeviceQueue* const queue = members[0]->table()->queue();
-  stream_ = queue->stream();
+size_t OutputGroup::Room(size_t members) {
+  return Upload::Room<device::OutputMember>(members) + 3 * Upload::Room<uint32_t>(members);
+}
+
+Status OutputGroup::Describe(const std::vector<const MemberOutput*>& members, bool brought_up, Upload* upload) {
+  stream_ = members[0]->table()->queue()->stream();
   kernels_ = &members[0]->table()->device()->kernels();
   std::vector<device::OutputMember> described;
-  for (const MemberOutput* member : members) described.push_back(member->described());
-  const device::OutputMember* on_device = nullptr;
-  MT_RETURN_IF_ERROR(CopyMembersUp(queue, scratch, described, &on_device));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, described, on_device, device::EntryItems, &rows_));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, described, on_device, device::ScaleItems, &scales_));
-  return DescribeLaunch(queue, scratch, described, on_device, device::ValueItems, &values_);
+  for (const MemberOutput* member : members) {
+    described.push_back(member->described());
+    if (brought_up) described.back().misses = nullptr;
+  }
+  const device::OutputMember* const on_device = upload->Add(described);
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::EntryItems, &rows_));
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::ScaleItems, &scales_));
+  return DescribeLaunch(upload, described, on_device, device::ValueItems, &values_);
 }
 
 Status OutputGroup::EnqueueRows() const { return rows_.items == 0 ? OkStatus() : kernels_->entry_rows(stream_, rows_); }
@@ -114,7 +119,10 @@ Status OutputGroup::EnqueueValues() const {
 Status SoleOutput::Prepare(Operation* op) {
   const MemberOutput::Keys keys{op->find.rows, nullptr, op->find.num_keys, nullptr, op->dedup.inverse, op->first_bad, op->n};
   MT_RETURN_IF_ERROR(member_->Describe(keys, op->training, &op->scratch));
-  MT_RETURN_IF_ERROR(group_.Upload({member_}, &op->scratch));
+  Upload upload(&op->scratch, OutputGroup::Room(1));
+  MT_RETURN_IF_ERROR(op->scratch.status());
+  MT_RETURN_IF_ERROR(group_.Describe({member_}, /*brought_up=*/false, &upload));
+  MT_RETURN_IF_ERROR(upload.Send(op->table->queue()));
   return group_.EnqueueRows();
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cc/hbm/operation.h"
+#include "cc/hbm/upload.h"
 
 namespace multitier::hbm {
 
@@ -61,8 +62,10 @@ class MemberOutput {
 
 class OutputGroup {
  public:
-  // Copies what the members have described to memory of the scratch. REQUIRES: at least one member
-  Status Upload(const std::vector<const MemberOutput*>& members, Scratch* scratch);
+  static size_t Room(size_t members);
+  // Adds what the members have described. brought_up: each key has a row by now, whatever was missed before. REQUIRES: at least
+  // one member
+  Status Describe(const std::vector<const MemberOutput*>& members, bool brought_up, Upload* upload);
   Status EnqueueRows() const;
   Status EnqueueScales() const;
   Status EnqueueValues() const;

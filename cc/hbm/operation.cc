@@ -161,6 +161,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   if (output != nullptr) MT_RETURN_IF_ERROR(output->Check(*op));
   const uint32_t misses = op->counted->misses;
   op->complete = misses == 0;
+  op->can_create = op->counted->distinct;
   if (misses == 0) return OkStatus();
   op->missed_keys = s.Pinned<int64_t>(misses);
   op->missed_counts = s.Pinned<uint32_t>(misses);
@@ -212,7 +213,7 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   Operation::Numbers* const numbers = op->counted_on_device;
   op->to_place.list = s.OnDevice<uint32_t>(n);
   op->to_place.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(n));
-  op->to_place.length = &numbers->to_place;
+  op->to_place.length = &numbers->placed.to_place;
   device::InsertArgs& insert = op->insert;
   insert = device::InsertArgs{};
   for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(1);
@@ -221,8 +222,8 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   }
   insert.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(misses));
   insert.victims = s.OnDevice<device::Victim>(misses);
-  insert.num_dirty = &numbers->dirty_victims;
-  insert.num_unplaced = &numbers->unplaced;
+  insert.num_dirty = &numbers->placed.dirty_victims;
+  insert.placed = &numbers->placed;
   auto* const outbox_rows = s.OnDevice<uint8_t>(misses * stride);
   auto* const outbox_keys = s.OnDevice<int64_t>(misses);
   auto* const outbox_tables = s.OnDevice<uint32_t>(misses);
@@ -310,10 +311,10 @@ void HbmTable::TakeOutChanged(Operation* op) {
 void HbmTable::BringNumbersDown(Operation* op) {
   op->busy = true;
   Insist([&] { return device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers)); });
-  Insist([&] { return device_->Copy(stream_, &op->counted->free_rows, table_->view().num_free, sizeof(uint32_t)); });
+  Insist([&] { return device_->Copy(stream_, &op->counted->placed.free_rows, table_->view().num_free, sizeof(uint32_t)); });
   Insist([&] { return Synchronize(op); });
   if (!broken().ok()) return;
-  rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->free_rows;
+  rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->placed.free_rows;
   op->NoteUsedPins();
 }
 
@@ -323,8 +324,8 @@ void HbmTable::ComeDown(Operation* op) {
   if (!broken().ok()) return;
   rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;
-  op->complete = op->counted->to_place == op->counted->misses && op->counted->unplaced == 0;
-  const uint32_t out = op->counted->dirty_victims + op->counted->changed;
+  op->complete = op->counted->placed.to_place == op->counted->misses && op->counted->placed.unplaced == 0;
+  const uint32_t out = op->counted->placed.dirty_victims + op->counted->changed;
   if (out == 0) return;
   const size_t stride = table_->stride();
   op->busy = true;

@@ -64,12 +64,9 @@ class HbmTable::Operation {
   struct Numbers {
     uint32_t distinct = 0;
     uint32_t misses = 0;
-    uint32_t to_place = 0;
-    uint32_t dirty_victims = 0;
+    device::PlacedCounts placed{};
     uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
     uint32_t created = 0;
-    uint32_t free_rows = 0;
-    uint32_t unplaced = 0;   // misses that were to be placed and have no row of the table
     uint32_t pinned = 0;     // rows that were not pinned before
     uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
     uint32_t used_pins = 0;  // pinned rows that it used
@@ -114,10 +111,11 @@ class HbmTable::Operation {
   bool creates_rows = false;
 
   bool prefetches = false;
-  bool training = false;  // a lookup: absent keys get provisional rows
-  uint64_t epoch = 0;     // of the table when the rows were found
-  bool complete = false;  // each key has a row of the table
-  uint64_t sweeps = 0;    // of pins, before its last find
+  bool training = false;    // a lookup: absent keys get provisional rows
+  uint64_t epoch = 0;       // of the table when the rows were found
+  bool complete = false;    // each key has a row of the table
+  uint64_t can_create = 0;  // the most rows that an update creates of those
+  uint64_t sweeps = 0;      // of pins, before its last find
   uint32_t noted_pins = 0;
   uint64_t provisional = 0;  // of the rows that were found: set near the budget of a table that grows
 };

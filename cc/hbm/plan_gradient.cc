@@ -46,22 +46,32 @@ Status DevicePlan::State::Describe(const DeviceGradient& gradient, device::Gradi
   return OkStatus();
 }
 
-Status EnqueueMemberGradients(DeviceQueue* queue, const device::DeviceKernels& kernels, Scratch* scratch,
-                              const std::vector<device::GradientMember>& gradients, bool given_values) {
-  const device::GradientMember* on_device = nullptr;
-  device::GradientArgs sums{}, corrections{};
-  MT_RETURN_IF_ERROR(CopyMembersUp(queue, scratch, gradients, &on_device));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, gradients, on_device, device::GradientItems, &sums));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, gradients, on_device, device::CorrectionItems, &corrections));
-  sums.given_values = given_values;
-  if (sums.items > 0) MT_RETURN_IF_ERROR(kernels.gradients(queue->stream(), sums));
-  return corrections.items == 0 ? OkStatus() : kernels.corrections(queue->stream(), corrections);
+size_t GradientGroup::Room(size_t members) {
+  return Upload::Room<device::GradientMember>(members) + 2 * Upload::Room<uint32_t>(members);
+}
+
+Status GradientGroup::Describe(const std::vector<device::GradientMember>& gradients, bool given_values, Upload* upload) {
+  const device::GradientMember* const on_device = upload->Add(gradients);
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, gradients, on_device, device::GradientItems, &sums_));
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, gradients, on_device, device::CorrectionItems, &corrections_));
+  sums_.given_values = given_values;
+  return OkStatus();
+}
+
+Status GradientGroup::Enqueue(device::Stream stream, const device::DeviceKernels& kernels) const {
+  if (sums_.items > 0) MT_RETURN_IF_ERROR(kernels.gradients(stream, sums_));
+  return corrections_.items == 0 ? OkStatus() : kernels.corrections(stream, corrections_);
 }
 
 Status DevicePlan::State::EnqueueGradients(const std::vector<device::GradientMember>& gradients) {
   if (gradients.empty()) return OkStatus();
   HbmTable* const table = members[0].output->table();
-  return EnqueueMemberGradients(table->queue(), table->device()->kernels(), scratch.get(), gradients, /*given_values=*/false);
+  Upload upload(scratch.get(), GradientGroup::Room(gradients.size()));
+  MT_RETURN_IF_ERROR(scratch->status());
+  GradientGroup group;
+  MT_RETURN_IF_ERROR(group.Describe(gradients, /*given_values=*/false, &upload));
+  MT_RETURN_IF_ERROR(upload.Send(table->queue()));
+  return group.Enqueue(table->queue()->stream(), table->device()->kernels());
 }
 
 }  // namespace multitier::hbm

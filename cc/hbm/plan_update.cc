@@ -1,5 +1,5 @@
-// Updates of the members of a plan: their sums in one set of launches, then one launch for the rows of all tables with one
-// rule.
+// Updates of the members of a plan: one upload, their sums in one set of launches, then one launch for the rows of all tables
+// with one rule.
 
 #include <map>
 #include <utility>
@@ -18,13 +18,16 @@ struct KeptUpdates {
   std::vector<std::shared_ptr<Kept>> updates;
   std::shared_ptr<Scratch> scratch;
   uint32_t* created = nullptr;  // pinned [updates]
-  // On the device [updates].
-  uint32_t* created_on_device = nullptr;
-  device::UpdateArgs* args = nullptr;
-  uint32_t* ends = nullptr;
 };
 
-// Of calls after which an operation cannot be undone.
+// Of one rule.
+struct RuleLaunch {
+  device::DeviceRule rule;
+  device::UpdateMembersArgs args;
+  std::vector<Kept*> updates;
+};
+
+// Of calls after which an operation cannot be undone, or whose tables have counted it.
 template <typename Call>
 Status Repeated(Call call) {
   Status status;
@@ -35,34 +38,32 @@ Status Repeated(Call call) {
   return status;
 }
 
+size_t RoomOfUpdates(size_t updates) {
+  return Upload::Room<device::UpdateArgs>(updates) + (updates + 1) * Upload::Room<uint32_t>(1) +
+         2 * Upload::Room<uint32_t>(updates);
+}
+
 // One launch for each rule, of tables that differ. A table that is there again is updated in a later launch: two updates of
-// one row must not run at the same time. An error: nothing was enqueued.
-Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, const KeptUpdates& kept) {
+// one row must not run at the same time.
+std::vector<RuleLaunch> DescribeByRule(const std::vector<std::shared_ptr<Kept>>& kept, Upload* upload) {
   std::map<std::pair<int, device::DeviceRule>, std::vector<Kept*>> by_rule;
   std::map<const HbmTable*, int> before;  // updates of the table
-  for (const auto& one : kept.updates) by_rule[{before[one->table()]++, one->rule}].push_back(one.get());
+  for (const auto& one : kept) by_rule[{before[one->table()]++, one->rule}].push_back(one.get());
   std::vector<device::UpdateArgs> args;
-  std::vector<uint32_t> ends;
-  std::vector<device::UpdateMembersArgs> launches;
   for (const auto& [turn, updates] : by_rule) {
-    const size_t begin = args.size();
+    for (const Kept* one : updates) args.push_back(one->args);
+  }
+  const device::UpdateArgs* on_device = upload->Add(args);
+  std::vector<RuleLaunch> launches;
+  for (const auto& [turn, updates] : by_rule) {
+    std::vector<uint32_t> ends;
     uint32_t end = 0;
-    for (const Kept* one : updates) {
-      args.push_back(one->args);
-      ends.push_back(end += one->args.max_keys);
-    }
-    launches.push_back({kept.args + begin, kept.ends + begin, static_cast<uint32_t>(updates.size()), end});
+    for (const Kept* one : updates) ends.push_back(end += one->args.max_keys);
+    const auto members = static_cast<uint32_t>(updates.size());
+    launches.push_back({turn.second, {on_device, upload->Add(ends), members, end}, updates});
+    on_device += members;
   }
-  MT_RETURN_IF_ERROR(Repeated([&] { return queue->CopyUp(kept.args, args.data(), args.size() * sizeof(device::UpdateArgs)); }));
-  MT_RETURN_IF_ERROR(Repeated([&] { return queue->CopyUp(kept.ends, ends.data(), ends.size() * sizeof(uint32_t)); }));
-  MutexLock lock(queue->enqueue());
-  size_t at = 0;
-  for (const auto& [turn, updates] : by_rule) {
-    const device::UpdateMembersArgs& launch = launches[at++];
-    const Status status = Repeated([&, rule = turn.second] { return kernels.update_members(queue->stream(), rule, launch); });
-    for (Kept* one : updates) one->Note(status);
-  }
-  return OkStatus();
+  return launches;
 }
 
 // Counts the created rows once the device has done the updates.
@@ -106,9 +107,7 @@ Status DevicePlan::State::EnqueueUpdates(const std::vector<DeviceUpdate>& update
     gradient.sums = own_sums;
     MT_RETURN_IF_ERROR(Describe(gradient, &gradients.back()));
   }
-  if (with_keys.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(EnqueueGradients(gradients));
-  return EnqueueKept(with_keys, sums, remaining);
+  return with_keys.empty() ? OkStatus() : EnqueueKept(with_keys, sums, gradients, remaining);
 }
 
 Status DevicePlan::State::Remain(const DeviceUpdate& update, const float* sums, std::vector<Remaining>* remaining) {
@@ -125,43 +124,58 @@ Status DevicePlan::State::Remain(const DeviceUpdate& update, const float* sums, 
 }
 
 Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& updates, const std::vector<const float*>& sums,
-                                      std::vector<Remaining>* remaining) {
+                                      const std::vector<device::GradientMember>& gradients, std::vector<Remaining>* remaining) {
   HbmTable* const table = members[static_cast<size_t>(updates[0]->member)].output->table();
   DeviceQueue* const queue = table->queue();
   device::Device* const device = table->device();
+  const device::DeviceKernels& kernels = device->kernels();
   KeptUpdates kept;
   kept.scratch = table->NewScratch();
   kept.created = kept.scratch->Pinned<uint32_t>(updates.size());
-  kept.created_on_device = kept.scratch->OnDevice<uint32_t>(updates.size());
-  kept.args = kept.scratch->OnDevice<device::UpdateArgs>(updates.size());
-  kept.ends = kept.scratch->OnDevice<uint32_t>(updates.size());
+  Upload upload(kept.scratch.get(), GradientGroup::Room(gradients.size()) + RoomOfUpdates(updates.size()));
   MT_RETURN_IF_ERROR(kept.scratch->status());
-  MT_RETURN_IF_ERROR(device->Fill(queue->stream(), kept.created_on_device, 0, updates.size() * sizeof(uint32_t)));
+  uint32_t* const created = upload.Add(std::vector<uint32_t>(updates.size(), 0));
+  GradientGroup backward;
+  MT_RETURN_IF_ERROR(backward.Describe(gradients, /*given_values=*/false, &upload));
   Status first;
+  std::vector<size_t> others;
   for (size_t i = 0; i < updates.size(); ++i) {
     const Member& member = members[static_cast<size_t>(updates[i]->member)];
     Result<std::shared_ptr<Kept>> begun = member.output->table()->BeginUpdate(member.op, updates[i]->request);
-    Status status = begun.status();
-    if (status.ok() && *begun != nullptr) {
+    if (begun.ok() && *begun != nullptr) {
       (*begun)->args.sums = sums[i];
       (*begun)->args.counts = member.op->dedup.counts;
-      (*begun)->args.created = kept.created_on_device + kept.updates.size();
+      (*begun)->args.created = created + kept.updates.size();
       kept.updates.push_back(*std::move(begun));
-    } else if (status.ok()) {
-      status = Remain(*updates[i], sums[i], remaining);
+    } else if (begun.ok()) {
+      others.push_back(i);
     }
+    if (first.ok()) first = begun.status();
+  }
+  const std::vector<RuleLaunch> launches = DescribeByRule(kept.updates, &upload);
+  MT_RETURN_IF_ERROR(Repeated([&] { return upload.Send(queue); }));
+  MT_RETURN_IF_ERROR(Repeated([&] { return backward.Enqueue(queue->stream(), kernels); }));
+  for (const size_t i : others) {
+    const Status status = Remain(*updates[i], sums[i], remaining);
     if (first.ok()) first = status;
   }
-  if (kept.updates.empty()) return first;
-  MT_RETURN_IF_ERROR(EnqueueByRule(queue, device->kernels(), kept));
+  {
+    MutexLock lock(queue->enqueue());
+    for (const RuleLaunch& launch : launches) {
+      const Status status = Repeated([&] { return kernels.update_members(queue->stream(), launch.rule, launch.args); });
+      for (Kept* one : launch.updates) one->Note(status);
+    }
+  }
+  bool creates = false;
+  for (const auto& one : kept.updates) creates = creates || one->creates();
   const Status copied = Repeated([&] {
-    return device->Copy(queue->stream(), kept.created, kept.created_on_device, kept.updates.size() * sizeof(uint32_t));
+    return device->Copy(queue->stream(), kept.created, created, creates ? kept.updates.size() * sizeof(uint32_t) : 0);
   });
   for (const auto& one : kept.updates) {
     if (!copied.ok()) one->Note(copied);
     if (first.ok()) first = one->table()->Check();
   }
-  SettleOnWorker(std::move(kept));
+  if (creates) SettleOnWorker(std::move(kept));
   return first;
 }
 

@@ -184,7 +184,7 @@ Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) 
   }
   ComeDown(op);
   MT_RETURN_IF_ERROR(broken());
-  if (misses > 0) brought_up_ += op->counted->to_place;
+  if (misses > 0) brought_up_ += op->counted->placed.to_place;
   *pinned = op->counted->pinned;
   pins_->Pinned(*pinned);
   return OkStatus();

@@ -67,30 +67,35 @@ Status RowsBelow::Create(Span<const int64_t> keys, size_t stride, uint8_t* rows,
   return OkStatus();
 }
 
-Status RowsBelow::Put(Span<const int64_t> keys, size_t stride, const uint8_t* rows) {
+Status RowsBelow::Put(Span<const int64_t> keys, size_t stride, size_t distance, const uint8_t* rows) {
   std::vector<RowFacts> facts(keys.size());
   int64_t new_rows = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const DeviceRowHeader& header = *HeaderOf(rows + i * stride);
+    const DeviceRowHeader& header = *HeaderOf(rows + i * distance);
     facts[i] = RowFacts{header.version, header.frequency, true};
     new_rows += (header.flags & device::kRowNew) != 0;
   }
   uint8_t* const data = const_cast<uint8_t*>(rows) + sizeof(DeviceRowHeader);  // PutBack only reads it
-  MT_RETURN_IF_ERROR(below_->PutBack(RowBatch{keys, facts.data(), data, stride, stride - sizeof(DeviceRowHeader)}));
+  MT_RETURN_IF_ERROR(below_->PutBack(RowBatch{keys, facts.data(), data, distance, stride - sizeof(DeviceRowHeader)}));
   new_rows_ -= new_rows;
   return OkStatus();
 }
 
 void RowsBelow::PutBack(Span<const int64_t> keys, size_t stride, uint8_t* rows, Scratch* scratch) {
+  PutBack(keys, stride, stride, rows, [&] { return std::make_shared<device::Buffer>(scratch->Keep(rows)); });
+}
+
+void RowsBelow::PutBack(Span<const int64_t> keys, size_t stride, size_t distance, uint8_t* rows,
+                        const std::function<std::shared_ptr<void>()>& keep) {
   if (keys.empty()) return;
   Status status = Retry();
-  if (status.ok()) status = Put(keys, stride, rows);
+  if (status.ok()) status = Put(keys, stride, distance, rows);
   if (status.ok()) return;
   (void)SetStatus(status);
-  kept_.push_back(scratch->Keep(rows));
+  kept_.push_back(keep());
   pending_stride_ = stride;
   for (size_t i = 0; i < keys.size(); ++i) {
-    uint8_t* const row = rows + i * stride;
+    uint8_t* const row = rows + i * distance;
     uint8_t*& pending = pending_[keys[i]];
     // It left HBM as new once; what changed since is the same row.
     if (pending != nullptr) HeaderOf(row)->flags |= HeaderOf(pending)->flags & device::kRowNew;
@@ -111,7 +116,7 @@ Status RowsBelow::Retry() {
     std::memcpy(rows.get() + keys.size() * pending_stride_, row, pending_stride_);
     keys.push_back(key);
   }
-  const Status put = Put(keys, pending_stride_, rows.get());
+  const Status put = Put(keys, pending_stride_, pending_stride_, rows.get());
   if (put.ok()) ForgetPending();
   return SetStatus(put);
 }

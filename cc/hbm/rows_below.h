@@ -15,6 +15,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,6 +45,10 @@ class RowsBelow {
   // rows: pinned memory of `scratch`, which is kept if the rows are pending afterwards. Never loses a row, and then needs no
   // memory for row data. REQUIRES: distinct keys
   void PutBack(Span<const int64_t> keys, size_t stride, uint8_t* rows, Scratch* scratch);
+  // rows: `distance` bytes from one to the next. keep: called if the rows are pending afterwards; gives the owner of the
+  // memory.
+  void PutBack(Span<const int64_t> keys, size_t stride, size_t distance, uint8_t* rows,
+               const std::function<std::shared_ptr<void>()>& keep);
   // Puts back what is pending.
   Status Retry();
   // Why rows are pending. From any thread.
@@ -66,13 +72,13 @@ class RowsBelow {
     MutexLock lock(mutex_);
     return status_ = std::move(status);
   }
-  Status Put(Span<const int64_t> keys, size_t stride, const uint8_t* rows);
+  Status Put(Span<const int64_t> keys, size_t stride, size_t distance, const uint8_t* rows);
   void ForgetPending();
 
   TableBelow* const below_;
   std::unordered_map<int64_t, uint8_t*> pending_;  // in kept_
   size_t pending_stride_ = 0;
-  std::vector<device::Buffer> kept_;
+  std::vector<std::shared_ptr<void>> kept_;
   mutable Mutex mutex_;
   Status status_ MT_GUARDED_BY(mutex_);
   std::atomic<int64_t> new_rows_{0};

@@ -1,5 +1,7 @@
 #include "cc/hbm/workers.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -41,5 +43,39 @@ void Workers::Work() {
 }
 
 void RunOnWorker(std::function<void()> task) { OfThisProcess<Workers>()->Run(std::move(task)); }
+
+namespace {
+
+// Tasks that threads take one after the other. A worker that comes late finds none left.
+struct TasksTogether {
+  TasksTogether(size_t num_tasks, const std::function<void(size_t)>* the_task) : n(num_tasks), task(the_task) {}
+
+  const size_t n;
+  const std::function<void(size_t)>* const task;  // lives until all have returned
+  std::atomic<size_t> taken{0};
+  Mutex mutex;
+  std::condition_variable all_done;
+  size_t done MT_GUARDED_BY(mutex) = 0;
+
+  void Work() {
+    for (size_t i = taken++; i < n; i = taken++) {
+      (*task)(i);
+      MutexLock lock(mutex);
+      if (++done == n) all_done.notify_all();
+    }
+  }
+};
+
+}  // namespace
+
+void RunSideBySide(size_t n, const std::function<void(size_t)>& task) {
+  constexpr size_t kMostHelpers = 7;
+  if (n == 0) return;
+  const auto tasks = std::make_shared<TasksTogether>(n, &task);
+  for (size_t helper = 0; helper < std::min(n - 1, kMostHelpers); ++helper) RunOnWorker([tasks] { tasks->Work(); });
+  tasks->Work();
+  MutexLock lock(tasks->mutex);
+  lock.Wait(tasks->all_done, [&]() MT_REQUIRES(tasks->mutex) { return tasks->done == n; });
+}
 
 }  // namespace multitier::hbm

@@ -10,6 +10,7 @@
 #define CC_HBM_WORKERS_H_
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 
@@ -33,6 +34,10 @@ class Workers {
 
 // Those of this process.
 void RunOnWorker(std::function<void()> task);
+
+// Runs task(0) ... task(n - 1) on this thread and on some workers, and returns when all have returned. Tasks never wait for one
+// another.
+void RunSideBySide(size_t n, const std::function<void(size_t)>& task);
 
 }  // namespace multitier::hbm
 

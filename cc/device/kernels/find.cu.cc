@@ -68,14 +68,35 @@ __global__ void __launch_bounds__(kBlock) CompactKernel(CompactArgs args) {
   }
 }
 
+__device__ __forceinline__ bool ReadsAsAbsent(const uint8_t* row) {
+  return (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
+}
+
+// The miss of one of several tables.
+__device__ __forceinline__ void StageOfSeveral(const StageArgs& args, uint32_t i) {
+  const StagedMember& member = args.members[args.key_tables[i]];
+  if (member.stride == 0) {
+    args.missed[i] = 0;
+    return;
+  }
+  uint8_t* const row = StagedRow(args.staged_rows, member, args.ranks[i]);
+  args.rows[i] = row;
+  const bool absent = ReadsAsAbsent(row);
+  if (absent) AtomicAdd<kRelaxed>(&args.placed[args.key_tables[i]].absent_entries, args.counts[i]);
+  if (!member.insert || (absent && !member.insert_provisional)) args.missed[i] = 0;
+}
+
 __global__ void __launch_bounds__(kBlock) StageKernel(StageArgs args) {
   const uint32_t n = *args.num_keys;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     if (args.missed[i] == 0) continue;
+    if (args.members != nullptr) {
+      StageOfSeveral(args, i);
+      continue;
+    }
     uint8_t* const row = args.staged_rows + static_cast<size_t>(args.ranks[i]) * args.staged_stride;
     args.rows[i] = row;
-    const bool provisional = (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
-    if (!args.insert || (provisional && !args.insert_provisional)) args.missed[i] = 0;
+    if (!args.insert || (ReadsAsAbsent(row) && !args.insert_provisional)) args.missed[i] = 0;
   }
 }
 

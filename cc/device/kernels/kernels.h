@@ -15,12 +15,12 @@
 //
 //   dedup        of the keys of all members; only distinct keys
 //   find         as above
-//   localize     what a batch of each member alone would have: numbers, counts
+//   localize     what a batch of each member alone would have: numbers, counts. Lists the misses of all members
 //   entry rows   the row of the output that each entry belongs to, checked
 //   scales       what values are divided by
 //   values       plain or pooled
 //
-// and its gradient and update
+// If keys miss, find to exchange of all members follow, and their values (group_misses.cc). Then its gradient and update:
 //
 //   begins, gradients, corrections, update members
 //
@@ -94,17 +94,25 @@ struct WidenArgs {
 };
 
 struct MemberCounts {
-  uint32_t first;     // number of its first distinct key
-  uint32_t distinct;  // distinct keys
-  uint32_t misses;    // of them, without a row
+  uint32_t first;           // number of its first distinct key
+  uint32_t distinct;        // distinct keys
+  uint32_t misses;          // of them, without a row
+  uint32_t missed_entries;  // occurrences of the misses
+  uint32_t provisional;     // keys with a row that reads as absent
   uint32_t used_pins;
+  uint32_t first_bad;  // of the entries (OutputMember)
 };
 
 // After dedup and find over members that each have a table of their own: see group.cu.cc.
 struct LocalizeArgs {
   DedupArgs dedup;         // of the launch before it, with its inverse, counts and entries
+  uint8_t* const* rows;    // [n]
   const uint32_t* missed;  // [n]
-  MemberCounts* members;   // in and out [num_tables], zero before
+  MemberCounts* members;   // in and out [num_tables], zero before, but first_bad
+  ScanScratch scan;
+  int64_t* listed_keys;  // out [n]: the misses of all members
+  uint32_t* list;        // out [n]: their numbers, ascending
+  uint32_t* ranks;       // out [n]: the place of each miss in the list
 };
 
 struct FindArgs {
@@ -138,6 +146,22 @@ struct CompactArgs {
   uint32_t* ranks = nullptr;          // out [max_keys]
 };
 
+// What became of the misses of one table.
+struct PlacedCounts {
+  uint32_t to_place;
+  uint32_t dirty_victims;
+  uint32_t unplaced;        // of those to place: they have no row of the table
+  uint32_t free_rows;       // of the table, if any were to be placed
+  uint32_t absent_entries;  // occurrences of misses whose staged row reads as absent
+};
+
+// The staged rows of one table, in a launch for several.
+struct StagedMember {
+  int64_t offset;                   // bytes: the row of rank r is at offset + r * stride
+  uint32_t stride;                  // 0: the table takes no part, and its misses get no rows
+  bool insert, insert_provisional;  // as in StageArgs
+};
+
 // For keys that Find missed: points them to their staged rows, and chooses those that insert is to place.
 struct StageArgs {
   const uint32_t* num_keys;
@@ -149,6 +173,11 @@ struct StageArgs {
   bool insert_provisional;  // false: staged rows of absent keys are not placed
   uint8_t** rows;           // in and out [max_keys]
   uint32_t* missed;         // in and out [max_keys]: 1 for those to place
+  // Null, or for several tables [tables]: in place of staged_stride and the two flags.
+  const StagedMember* members = nullptr;
+  const uint32_t* key_tables = nullptr;  // [max_keys]
+  const uint32_t* counts = nullptr;      // [max_keys]
+  PlacedCounts* placed = nullptr;        // added to: absent_entries [tables]
 };
 
 struct Victim {
@@ -181,9 +210,10 @@ struct InsertArgs {
   Victim* victims;      // out [max_missed]
   uint32_t* outbox;     // out [max_missed]: place of a dirty victim's row in the outbox, in batch order; else kNone
   uint32_t* num_dirty;  // out
-  const uint32_t* staged_ranks =
-      nullptr;                       // by position: which staged row is the key's. Null: that of its place among the misses
-  uint32_t* num_unplaced = nullptr;  // added to by exchange, or null: misses without a place
+  // By position: which staged row is the key's. Null: that of its place among the misses.
+  const uint32_t* staged_ranks = nullptr;
+  const StagedMember* staged_members = nullptr;  // as in StageArgs
+  PlacedCounts* placed = nullptr;                // null, or [num_tables], zero before; without dirty_victims and absent_entries
 };
 
 // The exchange launch also takes the InsertArgs of the insert launch before it.

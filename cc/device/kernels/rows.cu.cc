@@ -11,7 +11,12 @@ __device__ __forceinline__ void ReturnOffer(const InsertArgs& args, const Table&
   const uint32_t before = args.returned[i] - args.returned[args.begins[t]];
   const bool returns = args.offered[i] != kNone && args.consumed[i] == 0;
   if (returns) table.free_rows[args.bases[t] + before] = args.offered[i];
-  if (i == args.ends[t] - 1) *table.num_free = args.bases[t] + before + (returns ? 1 : 0);
+  if (i != args.ends[t] - 1) return;
+  const uint32_t num_free = args.bases[t] + before + (returns ? 1 : 0);
+  *table.num_free = num_free;
+  if (args.placed == nullptr) return;
+  args.placed[t].to_place = args.ends[t] - args.begins[t];
+  args.placed[t].free_rows = num_free;
 }
 
 __global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
@@ -30,7 +35,7 @@ __global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
       if (lane == 0) args.outbox_keys[out] = insert.victims[i].key;
       if (lane == 0) args.outbox_tables[out] = t;
     }
-    if (row == staged && lane == 0 && insert.num_unplaced != nullptr) AtomicAdd<kRelaxed>(insert.num_unplaced, 1u);
+    if (row == staged && lane == 0 && insert.placed != nullptr) AtomicAdd<kRelaxed>(&insert.placed[t].unplaced, 1u);
     if (row != staged) CopyRow(row, staged, table.row_stride, lane);  // the lane that read a chunk of the victim overwrites it
   }
 }

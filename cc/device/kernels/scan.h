@@ -22,10 +22,16 @@ constexpr uint64_t kStateBits = 3;
 constexpr uint64_t kTileSum = 1;     // the word holds the tile's own sum
 constexpr uint64_t kTilePrefix = 2;  // the word holds the sum of this tile and all before it
 
+// The staged row of this rank, of one of several tables.
+__device__ __forceinline__ uint8_t* StagedRow(uint8_t* staged_rows, const StagedMember& member, uint32_t rank) {
+  return staged_rows + (member.offset + static_cast<int64_t>(rank) * member.stride);
+}
+
 // The staged row of the i-th of the misses to place.
 __device__ __forceinline__ uint8_t* StagedRow(const InsertArgs& args, uint32_t i, uint32_t position) {
   const uint32_t staged = args.staged_ranks != nullptr ? args.staged_ranks[position] : i;
-  return args.staged_rows + static_cast<size_t>(staged) * args.staged_stride;
+  if (args.staged_members == nullptr) return args.staged_rows + static_cast<size_t>(staged) * args.staged_stride;
+  return StagedRow(args.staged_rows, args.staged_members[args.key_tables[position]], staged);
 }
 
 // Blocks for n elements of work, `per_block` each.
