@@ -1,7 +1,8 @@
 // Distinct keys of a batch over many tables.
 //
 //   claim    each occurrence walks the set from its hash. An empty place gets its position; a place of the same (table, key)
-//            keeps the lowest position. Places are never removed, so a key has one place.
+//            keeps the lowest position. Places are never removed, so a key has one place. A place is read before it is
+//            changed: the occurrences of a hot key only read it.
 //   number   an occurrence whose place holds its own position is the first of its key. A prefix sum numbers the first ones.
 //   count    every occurrence looks up the number of its first one. A group does this later (group.cu.cc).
 
@@ -33,10 +34,10 @@ __global__ void __launch_bounds__(kBlock) ClaimKernel(DedupArgs args) {
     if (args.copied != nullptr) args.copied[i] = key;
     uint32_t place = static_cast<uint32_t>(HashOf(key, table)) & (args.set_size - 1);
     for (;; place = (place + 1) & (args.set_size - 1)) {
-      uint32_t holder = kNone;
-      if (AtomicCas<kRelaxed>(args.set + place, &holder, i)) break;
+      uint32_t holder = AtomicLoad<kRelaxed>(args.set + place);
+      if (holder == kNone && AtomicCas<kRelaxed>(args.set + place, &holder, i)) break;
       if (MemberOf(args.ends, args.num_tables, holder) != table || KeyAt(args, table, holder) != key) continue;
-      AtomicMin<kRelaxed>(args.set + place, i);
+      if (i < holder) AtomicMin<kRelaxed>(args.set + place, i);
       break;
     }
     args.places[i] = place;
