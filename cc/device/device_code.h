@@ -3,6 +3,7 @@
 //   MT_SHARED(type, name)       a shared variable of the block
 //   Atomic*<order>(p, ...)      atomics of device scope with a memory order
 //   LoadFourWords(p)            one load of 16 bytes that no thread of the launch writes
+//   LoadOwnFourWords(p)         the same, of 16 bytes that this thread alone may have written
 //   MT_UNROLL for (...)         a loop of constant length whose variables stay in registers
 //   MT_NO_UNROLL for (...)      a loop that would take too many registers if the compiler unrolled it
 //   MT_LAUNCH(...)              launches a kernel; returns the Status of the launch
@@ -87,6 +88,11 @@ __device__ __forceinline__ FourWords LoadFourWords(const void* p) {
   return FourWords{{words.x, words.y, words.z, words.w}};
 }
 
+__device__ __forceinline__ FourWords LoadOwnFourWords(const void* p) {
+  const uint4 words = __ldcg(static_cast<const uint4*>(p));
+  return FourWords{{words.x, words.y, words.z, words.w}};
+}
+
 template <typename T>
 using Ref = cuda::atomic_ref<T, cuda::thread_scope_device>;
 
@@ -143,6 +149,7 @@ enum Order {
 };
 
 __forceinline__ FourWords LoadFourWords(const void* p) { return *static_cast<const FourWords*>(p); }
+__forceinline__ FourWords LoadOwnFourWords(const void* p) { return LoadFourWords(p); }
 
 template <Order order, typename T>
 __forceinline__ T AtomicLoad(T* p) {

@@ -105,6 +105,7 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
   update.version = version;
   update.skip_provisional = filters_;
+  if (table_->view().ranks != nullptr) update.ranked = table_->on_device();
   // The operations of a group have no numbers of their own on the device: the group sets `created`.
   if (op.counted_on_device != nullptr) update.created = &op.counted_on_device->created;
   return update;

@@ -26,7 +26,7 @@ Status DeviceTable::Allocate(const DeviceMemory& memory, size_t n, T** array) {
 }
 
 Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
-                                                         bool counts_uses, SlotsOfTable slots_of_table) {
+                                                         device::RankBy rank_by, SlotsOfTable slots_of_table) {
   const uint64_t capacity = std::min(budget_bytes / row_bytes, kMostRows);
   if (capacity == 0) {
     return InvalidArgumentError("expected a budget of tier hbm of at least one row (", row_bytes, " bytes), found ",
@@ -40,7 +40,9 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
   const size_t slots = size_t{view.buckets} * kBucketSlots;
   MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.digests));
   MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.slots));
-  if (counts_uses) MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.uses));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.last_used));
+  view.rank_by = rank_by;
+  if (rank_by != device::RankBy::kNothing) MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.ranks));
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity * view.row_stride, &view.rows));
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.slot_of_row));
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.free_rows));
@@ -54,7 +56,11 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
 
 Status DeviceTable::Reset(device::Device* device, device::Stream stream) {
   MT_RETURN_IF_ERROR(device->Copy(stream, on_device_, pinned_view_.as<void>(), sizeof(device::Table)));
-  MT_RETURN_IF_ERROR(device->Fill(stream, view_.digests, 0, size_t{view_.buckets} * kBucketSlots));
+  const size_t slots = size_t{view_.buckets} * kBucketSlots;
+  MT_RETURN_IF_ERROR(device->Fill(stream, view_.digests, 0, slots));
+  MT_RETURN_IF_ERROR(device->Fill(stream, view_.slots, 0, slots * sizeof(device::Slot)));
+  MT_RETURN_IF_ERROR(device->Fill(stream, view_.last_used, 0, slots * sizeof(uint32_t)));
+  if (view_.ranks != nullptr) MT_RETURN_IF_ERROR(device->Fill(stream, view_.ranks, 0, slots * sizeof(uint64_t)));
   MT_RETURN_IF_ERROR(device->Fill(stream, view_.heads, 0xff, view_.buckets * sizeof(uint32_t)));
   return device->kernels().reset(stream, device::ResetArgs{on_device_, view_.capacity});
 }

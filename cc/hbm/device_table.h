@@ -1,8 +1,8 @@
 // DeviceTable: the memory of one table in HBM. cc/device/kernels/table.h has the picture of it.
 //
-// The budget counts row data, as everywhere: capacity = budget / row_bytes. Headers and index come on top: 46 bytes a row, 51
-// under LFU; about 13 more where it has twice as many slots as rows. Owns the memory. What is in it belongs to the device's
-// stream: not thread-safe.
+// The budget counts row data, as everywhere: capacity = budget / row_bytes. Headers and index come on top: 51 bytes a row, 61
+// with ranks; about 16 or 22 more where it has twice as many slots as rows. Owns the memory. What is in it belongs to the
+// device's stream: not thread-safe.
 
 #ifndef CC_HBM_DEVICE_TABLE_H_
 #define CC_HBM_DEVICE_TABLE_H_
@@ -28,9 +28,8 @@ class DeviceTable {
   static constexpr uint64_t kMostRows = (uint64_t{1} << 31) - device::kBucketSlots;  // slots have numbers of 32 bits
 
   // InvalidArgument where the budget does not hold one row; ResourceExhausted where the device has no memory.
-  // counts_uses: the victim is the row that was least often used, else the one that was least recently used
   static Result<std::unique_ptr<DeviceTable>> Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
-                                                     bool counts_uses, SlotsOfTable slots = SlotsOfTable::kFew);
+                                                     device::RankBy rank_by, SlotsOfTable slots = SlotsOfTable::kFew);
 
   // Makes it empty: enqueues. To be called once before use.
   Status Reset(device::Device* device, device::Stream stream);

@@ -16,6 +16,12 @@ using device::DeviceRowHeader;
 
 namespace {
 
+device::RankBy RankByOf(const TableOptions& options) {
+  if (options.cache_strategy == Replacement::kLfu) return device::RankBy::kFrequency;
+  if (options.cache_strategy != Replacement::kScore) return device::RankBy::kNothing;
+  return options.score == Score::kFrequency ? device::RankBy::kFrequency : device::RankBy::kVersion;
+}
+
 bool LastTierHasSize(const TableOptions& options) {
   return (options.lower_tiers.empty() ? options.dram_budget() : options.lower_tiers.back().budget()).bounded();
 }
@@ -55,9 +61,6 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
     return InvalidArgumentError(
         name, "drop_coldest expects a table without HBM: the tiers below would drop rows that are hot in HBM");
   }
-  if (below->options().cache_strategy == Replacement::kScore) {
-    return InvalidArgumentError(name, "cache_strategy SCORE expects a table without HBM: HBM keeps rows by their last use");
-  }
   if (below->options().on_full != OnFull::kError) {
     return InvalidArgumentError(name,
                                 "on_full warn expects a table without HBM: an update in HBM trains every key of its batch");
@@ -75,7 +78,7 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
 }
 
 Result<std::unique_ptr<DeviceTable>> HbmTable::NewDeviceTable(size_t row_bytes, uint64_t bytes) const {
-  auto table = DeviceTable::Create(memory(), row_bytes, bytes, options().cache_strategy == Replacement::kLfu,
+  auto table = DeviceTable::Create(memory(), row_bytes, bytes, RankByOf(options()),
                                    grows_ ? SlotsOfTable::kTwiceTheRows : SlotsOfTable::kFew);
   if (table.ok()) return table;
   return Status(table.status().code(), StrCat("table '", options().name, "': ", table.status().message()));

@@ -291,7 +291,7 @@ struct Record<Options> {
          "more, by "
          "recency and frequency, so that many rows that are used once do not push out the others; with fewer, the least "
          "recently "
-         "used. SCORE: the lowest score, of equal ones the least recently used (see score); not with HBM."},
+         "used. SCORE: the lowest score, of equal ones the least recently used (see score)."},
         {"drop_coldest",
          MT_FIELD(Options, drop_coldest),
          kBoth,

@@ -118,10 +118,6 @@ namespace {
 
 Status ValidateHbm(const Options& o) {
   const std::string expected = StrCat("expected a storage_type without HBM, found ", o.storage_type);
-  if (o.cache_strategy == Replacement::kScore) {
-    return InvalidArgumentError("cache_strategy SCORE: ", expected,
-                                ": HBM keeps rows by their last use or frequency; use LRU or LFU");
-  }
   if (o.drop_coldest) {
     return InvalidArgumentError("drop_coldest (on_full drop): ", expected,
                                 ": the tiers below HBM would drop rows that are hot in HBM");

@@ -24,6 +24,10 @@ WIDTHS = {
     "GatherKernel": {"LDG.E.64": 1},
     "SumKernel": {"LDG.E.64": 1},
 }
+# How many loads of 16 bytes a kernel has. The search for a victim: 32 lanes read the last uses of a bucket, 512 bytes, and, in
+# code of its own, those and the ranks, 1,536; with the digests, 4 bytes a lane, that is all of the bucket that they read:
+# KernelsTest.ASearchForAVictimReadsNoSlot.
+WIDE_LOADS = {"PlaceKernel": 1 + 3}
 # A lane of these reads several digests with one load, never a byte.
 NO_BYTES = ("FindKernel", "PlaceKernel")
 
@@ -121,12 +125,14 @@ def test_instructions_have_wide_loads_and_no_local_memory(written):
         assert not [n for n in names if n.startswith("CCTL")], (kernel, arch)
         for width, least in WIDTHS.get(kernel, {}).items():
             assert len([n for n in names if n.startswith(width)]) >= least, (kernel, arch, width)
+        wide = [n for n in names if re.match(r"LDG?\.E\.128", n)]
+        assert len(wide) == WIDE_LOADS.get(kernel, len(wide)), (kernel, arch)
         if kernel in NO_BYTES:
             assert not [n for n in names if n.startswith("LD") and re.search(r"[US]8$", n)], arch
 
 
 def test_kernels_with_widths_are_kernels(written):
-    assert {*WIDTHS, *NO_BYTES, *LIMITS} <= written
+    assert {*WIDTHS, *WIDE_LOADS, *NO_BYTES, *LIMITS} <= written
 
 
 # CUDA's runtime of a machine with several GPUs, without one: it prints which GPU is current at each launch.

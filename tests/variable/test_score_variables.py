@@ -197,13 +197,6 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
             "refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU",
         ),
         (
-            lambda: engine.Table(
-                4, storage_type="HBM_DRAM", cache_strategy="SCORE", device="emulated"
-            ),
-            ValueError,
-            "cache_strategy SCORE: expected a storage_type without HBM, found HBM_DRAM",
-        ),
-        (
             lambda: variable("step").set_score(3),
             ValueError,
             r"'ev': score: expected 'custom' for set_score, found 'step'",

@@ -21,15 +21,13 @@ __global__ void __launch_bounds__(kBlock) FindKernel(FindArgs args) {
       args.rows[i] = table.rows + static_cast<size_t>(table.slots[at].row) * table.row_stride;
       args.missed[i] = 0;
       if (args.stamp) {
-        // An operation that looks twice is one use.
-        if (table.uses != nullptr && table.slots[at].last_operation != args.operation) ++table.uses[at];
         // Never lowered, as a later operation may count on its own stamp (the floor). A pin that ends becomes the operation
         // that pinned: it may be later than this one, and so may an operation that used the row before the pin.
-        uint32_t last = table.slots[at].last_operation;
+        uint32_t last = table.last_used[at];
         const bool ends_pin = !args.keeps_pins && IsPinned(last, args.operation);
         if (ends_pin) last -= kPinAhead;
         const bool older = static_cast<int32_t>(last - args.operation) < 0;
-        if (ends_pin || older) table.slots[at].last_operation = older ? args.operation : last;
+        if (ends_pin || older) table.last_used[at] = older ? args.operation : last;
         if (ends_pin && args.used_pins != nullptr)
           AtomicAdd<kRelaxed>(args.used_pins + args.key_tables[i] * args.used_pins_stride, 1u);
       }

@@ -3,8 +3,8 @@
 //   chain     the misses of each bucket become a list: one exchange with the bucket's head each
 //   place     one warp owns a bucket. It takes its misses in batch order, at most 128 of them:
 //               a free row and an empty slot, if there are both
-//               else the slot and the row of a victim: of the rows last used before the floor, the least recently (LFU: least
-//               often) used one
+//               else the slot and the row of a victim: of the rows last used before the floor, one of the lowest rank; of those
+//               the least recently used one
 //               else no place
 //   reclaim   returns free rows that were offered and not used, lists dirty victims, and clears the heads
 //
@@ -95,37 +95,49 @@ struct LaneSlots {
 
 __device__ __forceinline__ uint32_t EmptyBytes(uint32_t digests) { return __vcmpeq4(digests, 0) & 0x01010101u; }
 
-// The priority of a slot for eviction: inverted uses first, then age. 0: it must not be evicted.
-__device__ __forceinline__ uint64_t Coldness(const Table& table, const LaneSlots& mine, int k, const InsertArgs& args) {
-  const uint32_t last = table.slots[mine.first + k].last_operation;
-  if ((mine.digests >> 8 * k & 0xff) == 0 || static_cast<int32_t>(last - args.floor) >= 0) return 0;
-  const uint32_t unused = table.uses != nullptr ? ~table.uses[mine.first + k] : 0;
-  return static_cast<uint64_t>(unused) << 32 | (args.operation - last);
+// Two slots' ranks, of one load.
+__device__ __forceinline__ uint64_t RankAt(const FourWords& two, int k) {
+  return static_cast<uint64_t>(two.word[2 * k + 1]) << 32 | two.word[2 * k];
 }
 
-// The slot of the bucket to evict: the coldest one; among equals, the first one. -1: none.
+// The slot of the bucket to evict: of the lowest rank, of those the least recently used, of those the first one. -1: none. All
+// loads come first, and read empty slots, too.
+template <bool kRanked>
 __device__ __forceinline__ int ChooseVictim(const Table& table, const LaneSlots& mine, const InsertArgs& args) {
-  uint64_t coldest = 0;
+  const FourWords used = LoadOwnFourWords(table.last_used + mine.first);
+  FourWords ranks[2];
+  if constexpr (kRanked) {
+    MT_UNROLL for (int half = 0; half < 2; ++half) ranks[half] = LoadOwnFourWords(table.ranks + mine.first + 2 * half);
+  }
+  uint64_t lowest = ~uint64_t{0};
+  uint32_t oldest = 0;  // operations since its last use. 0: no slot of the lane may be evicted
   int at = 0;
   MT_UNROLL for (int k = 0; k < kPerLane; ++k) {
-    const uint64_t cold = Coldness(table, mine, k, args);
-    if (cold <= coldest) continue;
-    coldest = cold;
+    const bool may_leave = (mine.digests >> 8 * k & 0xff) != 0 && static_cast<int32_t>(used.word[k] - args.floor) < 0;
+    const uint32_t age = may_leave ? args.operation - used.word[k] : 0;
+    const uint64_t rank = kRanked && may_leave ? RankAt(ranks[k / 2], k % 2) : ~uint64_t{0};
+    if (rank > lowest || (rank == lowest && age <= oldest)) continue;
+    lowest = rank;
+    oldest = age;
     at = k;
   }
-  uint64_t most = coldest;
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    const uint64_t other = __shfl_xor_sync(kAllLanes, most, lanes);
-    most = other > most ? other : most;
+  if constexpr (kRanked) {
+    uint64_t of_warp = lowest;
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      const uint64_t other = __shfl_xor_sync(kAllLanes, of_warp, lanes);
+      of_warp = other < of_warp ? other : of_warp;
+    }
+    if (lowest != of_warp) oldest = 0;
   }
-  if (most == 0) return -1;
-  const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, coldest == most))) - 1;
+  const uint32_t of_warp = WarpMax(oldest);
+  if (of_warp == 0) return -1;
+  const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, oldest == of_warp))) - 1;
   return lane * kPerLane + __shfl_sync(kAllLanes, at, lane);
 }
 
 // Places one miss of the bucket that this warp owns. *full: no slot of the bucket may be evicted.
-__device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& table, uint32_t bucket, uint32_t i,
-                                         uint32_t num_free, LaneSlots* mine, bool* full) {
+__device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& table, uint32_t i, uint32_t num_free,
+                                         LaneSlots* mine, bool* full) {
   const uint32_t lane = threadIdx.x % 32, position = args.missed[i];
   const unsigned with_room = __ballot_sync(kAllLanes, EmptyBytes(mine->digests) != 0);
   uint32_t row = OfferedRow(table, i - args.begins[args.key_tables[position]], num_free);
@@ -136,7 +148,9 @@ __device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& ta
     const int byte = (__ffs(static_cast<int>(EmptyBytes(mine->digests))) - 1) / 8;
     slot = owner * kPerLane + __shfl_sync(kAllLanes, byte, owner);
   } else {
-    slot = *full ? -1 : ChooseVictim(table, *mine, args);
+    slot = *full                    ? -1
+           : table.ranks != nullptr ? ChooseVictim<true>(table, *mine, args)
+                                    : ChooseVictim<false>(table, *mine, args);
     *full = slot < 0;
   }
   if (slot < 0 || lane != static_cast<uint32_t>(slot) / kPerLane) return;
@@ -149,10 +163,14 @@ __device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& ta
     args.victims[i] = Victim{table.slots[mine->first + k].key, row, (header->flags & kRowDirty) != 0 ? 1u : 0u};
   }
   const int64_t key = args.keys[position];
-  table.slots[mine->first + k] = Slot{key, row, args.operation};
-  if (table.uses != nullptr) table.uses[mine->first + k] = 1;
+  table.slots[mine->first + k] = Slot{key, row, 0};
+  table.last_used[mine->first + k] = args.operation;
+  if (table.ranks != nullptr) {
+    const auto* staged = reinterpret_cast<const DeviceRowHeader*>(args.rows[position]);
+    table.ranks[mine->first + k] = RankOf(table.rank_by, *staged);
+  }
   mine->digests = (mine->digests & ~(0xffu << 8 * k)) | static_cast<uint32_t>(PlaceOf(key, table.buckets).digest) << 8 * k;
-  table.slot_of_row[row] = bucket * kBucketSlots + static_cast<uint32_t>(slot);
+  table.slot_of_row[row] = mine->first + static_cast<uint32_t>(k);
   args.rows[position] = table.rows + static_cast<size_t>(row) * table.row_stride;
 }
 
@@ -178,7 +196,7 @@ __global__ void __launch_bounds__(kBlock, 8) PlaceKernel(InsertArgs args) {
     Lowest lowest = ReadChain(args, head);
     bool full = false;
     for (uint32_t i = lowest.Min(); i != kNone; i = lowest.Min()) {
-      PlaceOne(args, table, bucket, i, num_free, &mine, &full);
+      PlaceOne(args, table, i, num_free, &mine, &full);
       lowest.Replace(i, kNone);
     }
     *reinterpret_cast<uint32_t*>(table.digests + first) = mine.digests;

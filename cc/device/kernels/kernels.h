@@ -362,6 +362,7 @@ struct UpdateArgs {
   bool skip_provisional;             // true: a key without a row gets none here
   uint32_t* created;                 // added to: rows that were provisional
   const uint32_t* counts = nullptr;  // [max_keys] in place of occurrences, where these are null
+  const Table* ranked = nullptr;     // the table of the rows, if it has ranks
 };
 
 // Members of one rule. A member's items are its max_keys; num_keys is not used.

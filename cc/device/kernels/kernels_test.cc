@@ -26,15 +26,17 @@ constexpr int kRounds = 12;
 
 struct Shape {
   uint32_t buckets, capacity;
-  bool lfu;
+  RankBy rank_by;
 };
 
 constexpr uint32_t kDim = 10;
+constexpr RankBy kNothing = RankBy::kNothing, kFrequency = RankBy::kFrequency, kVersion = RankBy::kVersion;
 
 // What a table must hold after each operation, by the rules of insert.cu.cc.
 struct Model {
   struct Entry {
-    uint32_t last, uses;
+    uint32_t last;
+    uint64_t rank;
     std::vector<float> value;
     bool dirty;
     uint32_t slot;
@@ -48,7 +50,9 @@ struct Model {
   // The key that leaves the bucket, if any may.
   const int64_t* Coldest(uint32_t bucket, uint32_t floor) const {
     const std::pair<const int64_t, Entry>* coldest = nullptr;
-    const auto rank = [this](const Entry& e) { return std::make_tuple(shape.lfu ? e.uses : 0, e.last, e.slot); };
+    const auto rank = [this](const Entry& e) {
+      return std::make_tuple(shape.rank_by == RankBy::kNothing ? 0 : e.rank, e.last, e.slot);
+    };
     for (const auto& entry : entries) {
       if (PlaceOf(entry.first, shape.buckets).bucket != bucket || entry.second.last >= floor) continue;
       if (coldest == nullptr || rank(entry.second) < rank(coldest->second)) coldest = &entry;
@@ -92,7 +96,9 @@ class Tables {
     Table table;
     table.digests = memory_->Filled<uint8_t>(slots, 0);
     table.slots = memory_->Filled<Slot>(slots, 0x5c);
-    table.uses = shape.lfu ? memory_->Filled<uint32_t>(slots, 0x5c) : nullptr;
+    table.last_used = memory_->Filled<uint32_t>(slots, 0x5c);
+    table.rank_by = shape.rank_by;
+    table.ranks = shape.rank_by != RankBy::kNothing ? memory_->Filled<uint64_t>(slots, 0x5c) : nullptr;
     table.buckets = shape.buckets;
     table.capacity = shape.capacity;
     table.rows = memory_->Filled<uint8_t>(size_t{shape.capacity} * row_bytes_, 0x5c);
@@ -112,6 +118,9 @@ class Tables {
     for (uint32_t d = 0; d < dim_; ++d) value[d] = static_cast<float>(key.key % 4096) + static_cast<float>(key.table) / 8 + d;
     const auto changed = below_.find(key);
     return changed == below_.end() ? value : changed->second;
+  }
+  static DeviceRowHeader HeaderBelow(const Key& key) {
+    return DeviceRowHeader{key.key % 5 - 2, static_cast<uint32_t>(key.key & 3), 0, 0};
   }
   uint8_t* Stage(TestMemory* memory, const std::vector<Key>& missed) const;
   void PlaceInModel(const std::vector<Key>& missed, uint32_t floor, std::vector<Key>* dirty, std::set<Key>* unplaced);
@@ -178,7 +187,9 @@ uint8_t* Tables::Stage(TestMemory* memory, const std::vector<Key>& missed) const
   std::vector<uint8_t> staged(missed.size() * row_bytes_, 0);
   for (size_t i = 0; i < missed.size(); ++i) {
     const std::vector<float> value = ValueBelow(missed[i]);
-    std::memcpy(staged.data() + i * row_bytes_ + sizeof(DeviceRowHeader), value.data(), dim_ * sizeof(float));
+    const DeviceRowHeader header = HeaderBelow(missed[i]);
+    std::memcpy(staged.data() + i * row_bytes_, &header, sizeof(header));
+    std::memcpy(staged.data() + i * row_bytes_ + sizeof(header), value.data(), dim_ * sizeof(float));
   }
   return memory->Up(staged);
 }
@@ -195,7 +206,7 @@ void Tables::PlaceInModel(const std::vector<Key>& missed, uint32_t floor, std::v
     const uint32_t bucket = PlaceOf(key.key, model.shape.buckets).bucket;
     const bool offered = rank[key.table]++ < num_free[key.table];
     std::set<uint32_t>& taken = model.taken[bucket];
-    Model::Entry entry{operation_, 1, ValueBelow(key), false, 0};
+    Model::Entry entry{operation_, RankOf(model.shape.rank_by, HeaderBelow(key)), ValueBelow(key), false, 0};
     const bool too_many = ++in_bucket[{key.table, bucket}] > kBucketSlots;
     const int64_t* coldest = too_many ? nullptr : model.Coldest(bucket, floor);
     if (!too_many && offered && taken.size() < static_cast<size_t>(kBucketSlots)) {
@@ -256,7 +267,6 @@ void Tables::Lookup(const std::vector<std::vector<int64_t>>& keys_of_tables, uin
       positions.push_back(i);
     } else {
       entry->second.last = operation_;
-      ++entry->second.uses;
     }
   }
   FindArgs find{tables_,
@@ -342,6 +352,7 @@ void Tables::CheckAccounts() {
     const size_t slots = size_t{model.shape.buckets} * kBucketSlots;
     const std::vector<uint8_t> digests = memory_->Down(views_[t].digests, slots);
     const std::vector<Slot> entries = memory_->Down(views_[t].slots, slots);
+    const std::vector<uint32_t> last_used = memory_->Down(views_[t].last_used, slots);
     const std::vector<uint32_t> slot_of_row = memory_->Down(views_[t].slot_of_row, model.shape.capacity);
     const uint32_t num_free = memory_->Down(views_[t].num_free, 1)[0];
     std::multiset<uint32_t> rows;
@@ -351,7 +362,7 @@ void Tables::CheckAccounts() {
       rows.insert(entries[s].row);
       keys.insert(entries[s].key);
       ASSERT_EQ(slot_of_row[entries[s].row], s);
-      ASSERT_EQ(model.entries.at(entries[s].key).last, entries[s].last_operation);
+      ASSERT_EQ(model.entries.at(entries[s].key).last, last_used[s]);
     }
     ASSERT_EQ(keys.size(), model.entries.size());
     for (uint32_t row : memory_->Down(views_[t].free_rows, num_free)) rows.insert(row);
@@ -372,7 +383,7 @@ TEST(KernelsTest, TheHashIsTheIndexesOwn) {
 
 TEST(KernelsTest, RandomLookupsOfSeveralTablesEqualTheModel) {
   for (uint64_t seed = 1; seed <= kRounds; ++seed) {
-    Tables tables({{3, 300, false}, {1, 4, false}, {2, 100, true}, {1, 128, true}, {2, 1, false}}, seed);
+    Tables tables({{3, 300, kNothing}, {1, 4, kNothing}, {2, 100, kFrequency}, {1, 128, kVersion}, {2, 1, kNothing}}, seed);
     std::mt19937_64 random(seed * 977);
     for (int step = 0; step < 6; ++step) {
       std::vector<std::vector<int64_t>> keys(5);
@@ -391,7 +402,7 @@ TEST(KernelsTest, RandomLookupsOfSeveralTablesEqualTheModel) {
 
 TEST(KernelsTest, RowsOfEveryWidthEqualTheModel) {
   for (const uint32_t dim : {1u, 3u, 5u, 31u, 33u, 127u, 130u, 257u, 299u}) {
-    Tables tables({{1, 4, false}, {2, 60, true}}, dim, dim);
+    Tables tables({{1, 4, kNothing}, {2, 60, kFrequency}}, dim, dim);
     std::mt19937_64 random(dim);
     for (int step = 0; step < 4; ++step) {
       std::vector<std::vector<int64_t>> keys(2);
@@ -407,7 +418,7 @@ TEST(KernelsTest, RowsOfEveryWidthEqualTheModel) {
 }
 
 TEST(KernelsTest, ABatchLargerThanTheTableIsReadFromTheStagedRows) {
-  Tables tables({{1, 4, false}}, 3);
+  Tables tables({{1, 4, kNothing}}, 3);
   std::vector<int64_t> keys(700);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i * 31 % 650);
   for (int step = 0; step < 3; ++step) tables.Lookup({keys}, 0);
@@ -415,7 +426,7 @@ TEST(KernelsTest, ABatchLargerThanTheTableIsReadFromTheStagedRows) {
 }
 
 TEST(KernelsTest, APrefixSumCrossesManyTiles) {
-  Tables tables({{64, 6000, false}}, 5);
+  Tables tables({{64, 6000, kNothing}}, 5);
   std::vector<int64_t> keys(9000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i * 7 % 8191);
   tables.Lookup({keys}, 0);
@@ -426,14 +437,12 @@ TEST(KernelsTest, APrefixSumCrossesManyTiles) {
 class PinnedSlots {
  public:
   PinnedSlots(const std::vector<uint32_t>& last, const std::vector<uint8_t>& used) : n_(last.size()) {
-    std::vector<Slot> slots(kBucketSlots, Slot{0, kNone, 0});
+    std::vector<uint32_t> last_used(kBucketSlots, 0);
     std::vector<uint8_t> digests(kBucketSlots, 0);
-    for (size_t i = 0; i < n_; ++i) {
-      slots[i] = Slot{static_cast<int64_t>(i), static_cast<uint32_t>(i), last[i]};
-      digests[i] = used[i];
-    }
+    std::copy(last.begin(), last.end(), last_used.begin());
+    std::copy(used.begin(), used.end(), digests.begin());
     Table table{};
-    table.slots = slots_ = memory_.Up(slots);
+    table.last_used = last_used_ = memory_.Up(last_used);
     table.digests = memory_.Up(digests);
     table_ = memory_.Up(std::vector<Table>{table});
   }
@@ -442,7 +451,7 @@ class PinnedSlots {
     auto* const pinned = memory_.Filled<uint32_t>(kept.size(), 0);
     const SweepPinsArgs args{table_, 1, operation, memory_.Up(kept), static_cast<uint32_t>(kept.size()), pinned};
     MT_CHECK(device_->kernels().sweep_pins(stream_, args).ok());
-    for (const Slot& slot : memory_.Down(slots_, n_)) last->push_back(slot.last_operation);
+    *last = memory_.Down(last_used_, n_);
     return memory_.Down(pinned, kept.size());
   }
 
@@ -451,7 +460,7 @@ class PinnedSlots {
   const Stream stream_ = *device_->NewStream();
   TestMemory memory_{device_, stream_};
   const size_t n_;
-  Slot* slots_ = nullptr;
+  uint32_t* last_used_ = nullptr;
   Table* table_ = nullptr;
 };
 
@@ -466,9 +475,48 @@ TEST(KernelsTest, ASweepCountsThePinsThatStayAndReleasesTheOthersToTheTimeOfThei
     for (const uint32_t operation : kept) expected.push_back(operation == b ? 2 : 0);
     EXPECT_EQ(slots.Sweep(now, kept, &last), expected);
     EXPECT_EQ(last, (std::vector<uint32_t>{a, before[1], c, before[3], now - 1, before[5]}));
-    last.clear();
     EXPECT_EQ(slots.Sweep(now, {}, &last), std::vector<uint32_t>());
     EXPECT_EQ(last, (std::vector<uint32_t>{a, b, c, b, now - 1, before[5]}));
+  }
+}
+
+// The search for a victim: digests, last uses and ranks, 128 + 512 + 1,024 bytes of a bucket. A table without slots shows that
+// nothing else is read, where no row may leave.
+TEST(KernelsTest, ASearchForAVictimReadsNoSlot) {
+  for (const RankBy rank_by : {kNothing, kFrequency, kVersion}) {
+    const auto device = std::make_shared<EmulatedDevice>(EmulatedDevice::Options(), &EmulatedKernels());
+    const Stream stream = *device->NewStream();
+    TestMemory memory(device, stream);
+    constexpr uint32_t kNow = 9;
+    Table table{};
+    table.digests = memory.Filled<uint8_t>(kBucketSlots, 1);
+    table.last_used = memory.Up(std::vector<uint32_t>(kBucketSlots, kNow));
+    table.ranks = rank_by == kNothing ? nullptr : memory.Filled<uint64_t>(kBucketSlots, 0);
+    table.rank_by = rank_by;
+    table.buckets = 1;
+    table.num_free = memory.Filled<uint32_t>(1, 0);
+    table.heads = memory.Filled<uint32_t>(1, 0xff);
+    table.row_stride = 32;
+    InsertArgs insert{};
+    insert.tables = memory.Up(std::vector<Table>{table});
+    insert.num_tables = 1;
+    insert.keys = memory.Up(std::vector<int64_t>{77});
+    insert.key_tables = memory.Filled<uint32_t>(1, 0);
+    insert.missed = memory.Filled<uint32_t>(1, 0);
+    insert.num_missed = memory.Up(std::vector<uint32_t>{1});
+    insert.max_missed = 1;
+    insert.operation = insert.floor = kNow;
+    insert.staged_rows = memory.Filled<uint8_t>(table.row_stride, 0);
+    insert.staged_stride = table.row_stride;
+    for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases, &insert.next, &insert.offered, &insert.consumed}) {
+      *one = memory.Filled<uint32_t>(1, 0x5c);
+    }
+    insert.rows = memory.Filled<uint8_t*>(1, 0);
+    insert.victims = memory.Filled<Victim>(1, 0x5c);
+    ASSERT_TRUE(device->kernels().chain(stream, insert).ok());
+    ASSERT_TRUE(device->kernels().place(stream, insert).ok());
+    EXPECT_EQ(memory.Down(insert.victims, 1)[0].row, kNone);
+    EXPECT_EQ(memory.Down(insert.rows, 1)[0], insert.staged_rows);
   }
 }
 

@@ -26,15 +26,15 @@ __global__ void __launch_bounds__(kBlock) PinKernel(PinArgs args) {
     const uint8_t* const row = args.rows[i];
     if (row < table.rows || row >= table.rows + static_cast<size_t>(table.capacity) * table.row_stride) continue;
     if ((reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0) continue;
-    Slot* const slot = table.slots + table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
-    const uint32_t last = slot->last_operation;
+    uint32_t* const used = table.last_used + table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
+    const uint32_t last = *used;
     const bool is_pinned = IsPinned(last, args.operation);
     // Never lowered: a later operation that has used the row, or has pinned it, may count on that stamp (the floor).
     if (static_cast<int32_t>((is_pinned ? last - kPinAhead : last) - args.operation) > 0) continue;
     if (!is_pinned && args.renews) continue;
     if (!is_pinned) AtomicAdd<kRelaxed>(args.pinned, 1u);
     if (is_pinned && PlaceIn(args.later, args.num_later, last - kPinAhead) != kNone) continue;
-    slot->last_operation = args.operation + kPinAhead;
+    *used = args.operation + kPinAhead;
   }
 }
 
@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(kBlock) SweepPinsKernel(SweepPinsArgs args) {
   const uint64_t slots = static_cast<uint64_t>(args.buckets) * kBucketSlots,
                  step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
   for (uint64_t s = blockIdx.x * blockDim.x + threadIdx.x; s < slots; s += step) {
-    Slot* const slot = args.table->slots + s;
-    if (args.table->digests[s] == 0 || !IsPinned(slot->last_operation, args.operation)) continue;
-    const uint32_t prefetch = slot->last_operation - kPinAhead, place = PlaceIn(args.kept, args.num_kept, prefetch);
+    uint32_t* const used = args.table->last_used + s;
+    if (args.table->digests[s] == 0 || !IsPinned(*used, args.operation)) continue;
+    const uint32_t prefetch = *used - kPinAhead, place = PlaceIn(args.kept, args.num_kept, prefetch);
     if (place != kNone) {
       AtomicAdd<kRelaxed>(args.pinned + place, 1u);
     } else {
-      slot->last_operation = prefetch;
+      *used = prefetch;
     }
   }
 }

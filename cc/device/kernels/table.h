@@ -1,12 +1,16 @@
 // A table in device memory, as kernels see it.
 //
 //   digests     [buckets, 128] u8                 0: the slot is empty; else other bits of the key's hash
-//   slots       [buckets, 128] {key, row, last operation}
-//   uses        [buckets, 128] u32                only for tables with LFU
+//   slots       [buckets, 128] {key, row}
+//   last_used   [buckets, 128] u32                the last operation that used the row
+//   ranks       [buckets, 128] u64                only where rows leave by rank (RankBy): the lowest first
 //   rows        [capacity, row_stride]            {version, frequency, flags} and the row data
 //   slot_of_row [capacity] u32                    bucket * 128 + slot; kNone for a free row
 //   free_rows   [capacity] u32                    a stack; num_free of them are free
 //   heads       [buckets] u32                     scratch of insertion: kNone between launches
+//
+// The search for a victim reads digests, last_used and ranks of a bucket: 640 bytes, or 1,664 with ranks. Those of empty slots
+// are read, too, so a new table has them set.
 //
 // A key belongs to one bucket and is never in another. Every int64 is a valid key: the digest shows an empty slot.
 // Rows are separate from slots: a row never moves, and every row can be used even if keys fall into buckets unevenly.
@@ -28,7 +32,14 @@ constexpr int kBucketSlots = 128;
 struct alignas(16) Slot {
   int64_t key;
   uint32_t row;
-  uint32_t last_operation;
+  uint32_t unused;  // one load of 16 bytes has both
+};
+
+// What the rank of a row is. Of equal ranks, the least recently used row leaves first.
+enum class RankBy : uint32_t {
+  kNothing,  // no ranks: the least recently used row leaves first
+  kFrequency,
+  kVersion,
 };
 
 // A pinned row was last used in the future: its last operation is kPinAhead after that of its prefetch, so no floor is behind
@@ -55,7 +66,9 @@ struct alignas(16) DeviceRowHeader {
 struct Table {
   uint8_t* digests;
   Slot* slots;
-  uint32_t* uses;  // null: the victim is the row whose last operation is the oldest
+  uint32_t* last_used;
+  uint64_t* ranks;  // null: rank_by is kNothing
+  RankBy rank_by;
   uint32_t buckets;
   uint32_t capacity;
   uint8_t* rows;
@@ -65,6 +78,11 @@ struct Table {
   uint32_t* num_free;  // one number
   uint32_t* heads;
 };
+
+// The rank of a row: smaller is colder.
+MT_HOST_DEVICE uint64_t RankOf(RankBy rank_by, const DeviceRowHeader& header) {
+  return rank_by == RankBy::kFrequency ? header.frequency : static_cast<uint64_t>(header.version) ^ uint64_t { 1 } << 63;
+}
 
 // The bucket and the digest of a key. Uses the same hash as the index on the host (cc/base/hash.h).
 struct Place {

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kBlock) RenumberKernel(RenumberArgs args) {
   const uint64_t slots = static_cast<uint64_t>(args.buckets) * kBucketSlots,
                  step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
   for (uint64_t s = blockIdx.x * blockDim.x + threadIdx.x; s < slots; s += step) {
-    Slot* const slot = args.table->slots + s;
-    const auto age = static_cast<int32_t>(args.operation - slot->last_operation);  // of pinned rows below 0
-    if (args.table->digests[s] != 0 && age > static_cast<int32_t>(kOldest)) slot->last_operation = args.operation - kOldest;
+    uint32_t* const used = args.table->last_used + s;
+    const auto age = static_cast<int32_t>(args.operation - *used);  // of pinned rows below 0
+    if (args.table->digests[s] != 0 && age > static_cast<int32_t>(kOldest)) *used = args.operation - kOldest;
   }
 }
 

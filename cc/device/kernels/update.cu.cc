@@ -53,6 +53,14 @@ __device__ __forceinline__ void UpdateRow(const UpdateArgs& args, Rule rule, uin
   }
 }
 
+// A staged row, which is not in the table, has no rank.
+__device__ __forceinline__ void SetRank(const Table& table, const DeviceRowHeader* header) {
+  const auto* const row = reinterpret_cast<const uint8_t*>(header);
+  if (row < table.rows || row >= table.rows + static_cast<size_t>(table.capacity) * table.row_stride) return;
+  const uint32_t slot = table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
+  table.ranks[slot] = RankOf(table.rank_by, *header);
+}
+
 // One lane's work. The other lanes of the warp have read the header's flags before.
 __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHeader* header, uint64_t occurrences) {
   const bool provisional = (header->flags & kRowProvisional) != 0;
@@ -61,6 +69,7 @@ __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHe
   header->frequency = frequency < 0xffffffffu ? static_cast<uint32_t>(frequency) : 0xffffffffu;
   header->version = args.version;
   header->flags = static_cast<uint16_t>(((header->flags & ~kRowProvisional) | kRowDirty) | (provisional ? kRowNew : 0));
+  if (args.ranked != nullptr) SetRank(*args.ranked, header);
 }
 
 // By the warp: row i of a batch.

@@ -46,7 +46,7 @@ int CheckAll(const std::shared_ptr<device::Device>& gpu, bool small, int* checks
     for (const bool lfu : {false, true}) {
       PairCheckOptions options;
       options.rule = static_cast<device::DeviceRule>(rule);
-      options.counts_uses = lfu;
+      options.rank_by = lfu ? device::RankBy::kFrequency : device::RankBy::kNothing;
       options.dim = dims[static_cast<size_t>(rule * 2 + lfu) % 7];
       options.seed = static_cast<uint64_t>(rule) * 2 + lfu + 1;
       options.rows = small ? 150 : 3000;

@@ -34,7 +34,7 @@ class Bench {
   Status Make(uint32_t rows, uint32_t dim) {
     MT_ASSIGN_OR_RETURN(stream_, device_->NewStream());
     const size_t row_bytes = (size_t{dim} * 4 + 15) / 16 * 16;
-    MT_ASSIGN_OR_RETURN(table_, DeviceTable::Create(device_, row_bytes, uint64_t{rows} * row_bytes, false));
+    MT_ASSIGN_OR_RETURN(table_, DeviceTable::Create(device_, row_bytes, uint64_t{rows} * row_bytes, device::RankBy::kNothing));
     MT_RETURN_IF_ERROR(table_->Reset(device_.get(), stream_));
     dim_ = dim;
     MT_RETURN_IF_ERROR(Take(&keys_));
@@ -200,8 +200,9 @@ constexpr double kMember = kKey + kNumber;  // a key and the number of its table
 }  // namespace
 
 double FindBytes(double hits) {
-  const double arrays = kMember + kRowPointer + kNumber;                              // row and missed
-  const double digests = device::kBucketSlots * sizeof(uint8_t), slot = 2 * kSector;  // its key is read, its stamp written
+  const double arrays = kMember + kRowPointer + kNumber;  // row and missed
+  const double digests = device::kBucketSlots * sizeof(uint8_t);
+  const double slot = 3 * kSector;  // its key and row are read, its last use is read and written
   return arrays + digests + hits * slot;
 }
 
@@ -211,11 +212,11 @@ double InsertBytes(double misses_a_bucket, uint32_t row_stride) {
   const double place = kMember + 3 * kNumber + sizeof(device::Victim) + kRowPointer;
   const double reclaim = kMember + 5 * kNumber + sizeof(device::Victim);
   const double exchange = 7 * kNumber + kRowPointer + 2.0 * row_stride;
-  // Scattered: the head of the bucket (exchanged, read, cleared); the slot, the
-  // header of the victim and the slot of its row.
-  const double scattered = (4 + 3) * kSector;
-  const double bucket = device::kBucketSlots * (2 * sizeof(uint8_t) + sizeof(device::Slot));
-  const double buckets_a_miss = (1 - std::exp(-misses_a_bucket)) / misses_a_bucket;  // those with any, of misses at random
+  // Scattered: the head of the bucket (exchanged, read, cleared); the slot (read
+  // and written), its last use, the header of the victim and the slot of its row.
+  const double scattered = (6 + 3) * kSector;
+  const double bucket = device::kBucketSlots * (2 * sizeof(uint8_t) + sizeof(uint32_t));  // digests, and last uses
+  const double buckets_a_miss = (1 - std::exp(-misses_a_bucket)) / misses_a_bucket;       // those with any, of misses at random
   return compact + chain + place + reclaim + exchange + scattered + buckets_a_miss * bucket;
 }
 

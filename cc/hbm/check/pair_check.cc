@@ -50,7 +50,7 @@ class Side {
   Status Make() {
     MT_ASSIGN_OR_RETURN(stream_, device_->NewStream());
     const uint64_t budget = uint64_t{options_.rows} * RowBytes(options_);
-    MT_ASSIGN_OR_RETURN(table_, DeviceTable::Create(device_, RowBytes(options_), budget, options_.counts_uses));
+    MT_ASSIGN_OR_RETURN(table_, DeviceTable::Create(device_, RowBytes(options_), budget, options_.rank_by));
     MT_RETURN_IF_ERROR(table_->Reset(device_.get(), stream_));
     return device_->Synchronize(stream_);
   }
@@ -236,6 +236,7 @@ class Side {
     for (uint32_t s = 0; s < kSlots; ++s) update.slot_offsets[s] = (1 + s) * ValueBytes(options_);
     for (int h = 0; h < device::UpdateArgs::kMaxHyper; ++h) update.hyper[h] = 0.1f + 0.05f * static_cast<float>(h);
     update.version = batch.operation;
+    if (table_->view().ranks != nullptr) update.ranked = table_->on_device();
     update.created = m.Filled<uint32_t>(1, 0);
     MT_RETURN_IF_ERROR(kernels_.update(stream_, options_.rule, update));
     out->Add("sorted entries", m.Down(sorted, n));
@@ -252,11 +253,13 @@ class Side {
     const size_t slots = size_t{view.buckets} * device::kBucketSlots, stride = table_->stride();
     const std::vector<uint8_t> digests = m.Down(view.digests, slots);
     std::vector<device::Slot> used = m.Down(view.slots, slots);
-    std::vector<uint32_t> uses = view.uses == nullptr ? std::vector<uint32_t>() : m.Down(view.uses, slots);
+    std::vector<uint32_t> last_used = m.Down(view.last_used, slots);
+    std::vector<uint64_t> ranks = view.ranks == nullptr ? std::vector<uint64_t>() : m.Down(view.ranks, slots);
     for (size_t s = 0; s < slots; ++s) {
       if (digests[s] != 0) continue;
       used[s] = device::Slot{0, 0, 0};
-      if (!uses.empty()) uses[s] = 0;
+      last_used[s] = 0;
+      if (!ranks.empty()) ranks[s] = 0;
     }
     const std::vector<uint32_t> slot_of_row = m.Down(view.slot_of_row, view.capacity);
     std::vector<uint8_t> rows = m.Down(view.rows, view.capacity * stride);
@@ -266,7 +269,8 @@ class Side {
     const uint32_t free = m.Down(view.num_free, 1)[0];
     out->Add("digests", digests);
     out->Add("slots", used);
-    out->Add("uses", uses);
+    out->Add("last uses", last_used);
+    out->Add("ranks", ranks);
     out->Add("slots of rows", slot_of_row);
     out->Add("rows", rows);
     out->Add("free rows", m.Down(view.free_rows, free));

@@ -26,8 +26,8 @@ struct PairCheckOptions {
   uint32_t keys = 5000;  // distinct keys in all batches
   uint32_t batch = 700;  // keys of a batch at most
   uint32_t batches = 10;
-  uint32_t dim = 17;         // floats of a value
-  bool counts_uses = false;  // LFU
+  uint32_t dim = 17;  // floats of a value
+  device::RankBy rank_by = device::RankBy::kNothing;
   device::DeviceRule rule = device::DeviceRule::kAdagrad;
 };
 

@@ -3,7 +3,9 @@
 
 #include "cc/hbm/hbm_table.h"
 
+#include <algorithm>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "cc/hbm/test/hbm_test_util.h"
@@ -58,70 +60,95 @@ TEST(HbmTable, ALookupCreatesNothingAndBringsRowsUp) {
   EXPECT_TRUE(SameBits(out, LookupAll(table.get(), {2})));
 }
 
-// Keys in HBM, hottest first, as an exact LRU keeps them; where LFU, the least used leaves, of equals the oldest.
+// Keys in HBM, most recent first. The one of the lowest rank leaves, of equals the oldest.
 struct CacheModel {
   size_t capacity;
-  bool lfu;
-  struct Entry {
-    int64_t key;
-    int uses;
-  };
-  std::list<Entry> entries;  // most recent first
+  std::map<int64_t, int64_t> ranks;  // of all keys; none: 0
+  std::list<int64_t> keys;
   int64_t evicted = 0, hits = 0, inserted = 0;
 
   void Use(int64_t key) {
-    for (auto at = entries.begin(); at != entries.end(); ++at) {
-      if (at->key != key) continue;
+    if (const auto at = std::find(keys.begin(), keys.end(), key); at != keys.end()) {
       ++hits;
-      ++at->uses;
-      entries.splice(entries.begin(), entries, at);
+      keys.splice(keys.begin(), keys, at);
       return;
     }
-    if (entries.size() == capacity) {
-      auto leaves = std::prev(entries.end());
-      for (auto at = leaves; lfu && at != entries.begin();) {  // from the oldest on
-        --at;
-        if (at->uses < leaves->uses) leaves = at;
-      }
-      entries.erase(leaves);
+    if (keys.size() == capacity) {
+      const auto leaves =
+          std::min_element(keys.rbegin(), keys.rend(), [this](int64_t a, int64_t b) { return ranks[a] < ranks[b]; });
+      keys.erase(std::next(leaves).base());
       ++evicted;
     }
     ++inserted;
-    entries.push_front({key, 1});
+    keys.push_front(key);
   }
 };
 
-TEST(HbmTable, WithOneBucketLruEqualsAListAndLfuACounter) {
-  for (const bool lfu : {false, true}) {
-    TableOptions options = TieredOptions(4, 100, std::make_shared<MemoryTier>());
-    options.cache_strategy = lfu ? Replacement::kLfu : Replacement::kLru;
-    auto table = MakeHbmTable(options, 20, NewEmulatedDevice(lfu));
-    MT_ASSERT_OK(Train(Sgd(Range(0, 60), 1.0f, 4), table.get()));
-    MT_ASSERT_OK(table->AddSlots(SlotColumns(**FindUpdateRule("adagrad"), 4)));  // HBM is empty now
-    CacheModel model{10, lfu, {}};
-    const TableStats before = table->Stats();
-    std::mt19937_64 random(9);
-    for (int i = 0; i < (kSanitized ? 60 : 300); ++i) {
-      const auto key = static_cast<int64_t>(std::min(random() % 60, random() % 60));
-      LookupAll(table.get(), {key});
-      model.Use(key);
+// Which rows leave HBM. Where `by_rank`, some of the uses are updates.
+struct CacheCase {
+  const char* name;
+  Replacement strategy;
+  Score score;
+  bool by_rank() const { return strategy != Replacement::kLru; }
+  bool counts() const { return strategy == Replacement::kLfu || score == Score::kFrequency; }
+};
+
+class HbmCache : public testing::TestWithParam<CacheCase> {};
+
+TEST_P(HbmCache, WithOneBucketTheRowsAreThoseOfAList) {
+  TableOptions options = TieredOptions(4, 100, std::make_shared<MemoryTier>());
+  options.cache_strategy = GetParam().strategy;
+  options.score = GetParam().score;
+  auto table = MakeHbmTable(options, 20, NewEmulatedDevice(2));
+  bool decreased = false;
+  if (options.score == Score::kCustom) MT_ASSERT_OK(table->SetScore(0, &decreased));
+  MT_ASSERT_OK(Train(Sgd(Range(0, 60), 1.0f, 4), table.get()));
+  MT_ASSERT_OK(table->AddSlots(SlotColumns(**FindUpdateRule("adagrad"), 4)));  // HBM is empty now
+  CacheModel model{10, {}, {}};
+  const TableStats before = table->Stats();
+  std::mt19937_64 random(9);
+  for (int i = 0; i < (kSanitized ? 60 : 300); ++i) {
+    const auto key = static_cast<int64_t>(std::min(random() % 60, random() % 60));
+    LookupAll(table.get(), {key});
+    model.Use(key);
+    if (!GetParam().by_rank() || random() % 2 == 0) continue;
+    const int64_t score = static_cast<int64_t>(random() % 20) - 10;
+    if (options.score == Score::kCustom) MT_ASSERT_OK(table->SetScore(score, &decreased));
+    Training training = Sgd({key}, 1.0f, 4);
+    training.step = 100 + i;
+    MT_ASSERT_OK(Train(training, table.get()));
+    model.Use(key);
+    int64_t& rank = model.ranks[key];
+    if (options.score == Score::kCustom) {
+      rank = score;
+    } else {
+      rank = GetParam().counts() ? rank + 1 : training.step;
     }
-    const TableStats after = table->Stats();
-    EXPECT_EQ(after.tiers[0].hits - before.tiers[0].hits, model.hits);
-    EXPECT_EQ(after.tiers[0].misses - before.tiers[0].misses, model.inserted);
-    EXPECT_EQ(after.tiers[1].promotions - before.tiers[1].promotions, model.inserted);
-    EXPECT_EQ(after.tiers[0].rows, 10);
-    EXPECT_EQ(before.tiers[0].rows + model.inserted - model.evicted, after.tiers[0].rows);
-    EXPECT_EQ(after.tiers[1].demotions, before.tiers[1].demotions);  // rows that no update changed leave without a copy
-    std::set<int64_t> in_hbm, expected;
-    const std::vector<int32_t> tiers = TierOf(table.get(), Range(0, 60));
-    for (int64_t key = 0; key < 60; ++key) {
-      if (tiers[static_cast<size_t>(key)] == 0) in_hbm.insert(key);
-    }
-    for (const auto& entry : model.entries) expected.insert(entry.key);
-    EXPECT_EQ(in_hbm, expected) << (lfu ? "lfu" : "lru");
   }
+  const TableStats after = table->Stats();
+  EXPECT_EQ(after.tiers[0].hits - before.tiers[0].hits, model.hits);
+  EXPECT_EQ(after.tiers[0].misses - before.tiers[0].misses, model.inserted);
+  EXPECT_EQ(after.tiers[1].promotions - before.tiers[1].promotions, model.inserted);
+  EXPECT_EQ(after.tiers[0].rows, 10);
+  EXPECT_EQ(before.tiers[0].rows + model.inserted - model.evicted, after.tiers[0].rows);
+  if (!GetParam().by_rank()) {  // rows that no update changed leave without a copy
+    EXPECT_EQ(after.tiers[1].demotions, before.tiers[1].demotions);
+  }
+  std::set<int64_t> in_hbm;
+  const std::vector<int32_t> tiers = TierOf(table.get(), Range(0, 60));
+  for (int64_t key = 0; key < 60; ++key) {
+    if (tiers[static_cast<size_t>(key)] == 0) in_hbm.insert(key);
+  }
+  EXPECT_EQ(in_hbm, std::set<int64_t>(model.keys.begin(), model.keys.end()));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, HbmCache,
+                         testing::Values(CacheCase{"Lru", Replacement::kLru, Score::kStep},
+                                         CacheCase{"Lfu", Replacement::kLfu, Score::kStep},
+                                         CacheCase{"Step", Replacement::kScore, Score::kStep},
+                                         CacheCase{"Custom", Replacement::kScore, Score::kCustom},
+                                         CacheCase{"Frequency", Replacement::kScore, Score::kFrequency}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(HbmTable, EverySeedOfTheDeviceGivesTheSameBitsAndTheSameVictims) {
   std::vector<int32_t> tiers[3];

@@ -15,7 +15,7 @@ TEST(PairCheck, EveryRuleGivesTheSameBitsWithEverySeedOfTheDevice) {
     options.rule = static_cast<device::DeviceRule>(rule);
     options.seed = static_cast<uint64_t>(rule) + 1;
     options.dim = static_cast<uint32_t>(std::vector<int>{1, 4, 17, 64}[static_cast<size_t>(rule) % 4]);
-    options.counts_uses = rule % 2 == 1;
+    options.rank_by = static_cast<device::RankBy>(rule % 3);
     options.batches = kSanitized ? 1 : 3;
     options.rows = 300;
     options.keys = 900;

@@ -390,7 +390,8 @@ def _budgets(storage, names, bytes_per_row):
 def _hbm(rows, budget, bytes_per_row, parts, storage, load):
     """The TierMemory of HBM. Its memory has room for `budget` rows, however many there are. `load`: rows a slot."""
     buckets = math.ceil(budget / load / _HBM_BUCKET)
-    slot = 1 + 16 + (4 if storage.cache_strategy == CacheStrategy.LFU else 0)
+    ranked = storage.cache_strategy in (CacheStrategy.LFU, CacheStrategy.SCORE)
+    slot = 1 + 16 + 4 + (8 if ranked else 0)
     size = buckets * (_HBM_BUCKET * slot + 4) + budget * (bytes_per_row + 16 + 8) + _KIB
     most = min(rows, budget * parts)
     return TierMemory("HBM", most, most * bytes_per_row, 0, 0, size * parts)
