@@ -21,7 +21,9 @@ constexpr size_t kHoldKeys = 512;  // a small batch: it holds the locks of all s
 
 Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   keys_ = keys;
-  const bool holds = keys.may_hold && keys.keys.size() <= kHoldKeys && base_.tiers.count() == 0 && !refuses();
+  // Of one shard, the part has the lock of its shard, and no key asks which shard is its own.
+  const bool holds =
+      keys.may_hold && base_.shards.size() > 1 && keys.keys.size() <= kHoldKeys && base_.tiers.count() == 0 && !refuses();
   batch_->SortByShard(keys.keys, holds ? 0 : base_.shards.log2(), keys.distinct);
   batch_->PrepareDedup();
   rows_.resize(batch_->num_keys());
