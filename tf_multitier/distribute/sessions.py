@@ -157,7 +157,7 @@ def _save(original, world):
             try:
                 with _progress(world, rank) as theirs:
                     theirs()
-            except tf.errors.OpError as error:
+            except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
