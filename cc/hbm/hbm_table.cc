@@ -33,6 +33,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       kernels_(options.device->kernels()),
       source_(options.memory),
       budget_(options.budget),
+      hand_down_bytes_(options.hand_down_bytes),
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
       filters_(!below_->options().filter.admits_all()),
@@ -262,15 +263,8 @@ Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::M
   const auto* const end = begin + size_t{table_->view().capacity} * table_->stride();
   const device::MarkArgs mark{op->find.num_keys, n, op->find.rows, begin, end, which, marked};
   headers->list = device::CompactArgs{marked, op->find.num_keys, n, {scan}, list, &op->counted_on_device->changed};
-  const device::TakeOutArgs take_out{list,
-                                     headers->list.length,
-                                     n,
-                                     op->find.rows,
-                                     op->find.keys,
-                                     sizeof(DeviceRowHeader),
-                                     /*clean=*/false,
-                                     nullptr,
-                                     reinterpret_cast<uint8_t*>(header_rows),
+  const device::TakeOutArgs take_out{list,          headers->list.length,    n,       op->find.rows,
+                                     op->find.keys, sizeof(DeviceRowHeader), nullptr, reinterpret_cast<uint8_t*>(header_rows),
                                      listed_keys};
   op->busy = true;
   MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, device::ScanScratch::Words(n) * sizeof(uint64_t)));

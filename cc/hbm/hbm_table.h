@@ -112,6 +112,7 @@ struct HbmOptions {
   // up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
   uint64_t grows_from_rows = 0;
   std::shared_ptr<const MemorySource> memory = nullptr;  // null: the device
+  uint64_t hand_down_bytes = uint64_t{64} << 20;         // of rows that come down at once; tests take less
 };
 
 class HbmTable final : public EmbeddingTable {
@@ -245,7 +246,9 @@ class HbmTable final : public EmbeddingTable {
 
   // --- hand_down.cc
   Status HandDownAll() MT_REQUIRES(turn_);
-  Status HandDownSpan(uint32_t first, uint32_t n, uint32_t chunk) MT_REQUIRES(turn_);
+  Status HandDownChanged() MT_REQUIRES(turn_);
+  Status ListDirty(uint32_t* found) MT_REQUIRES(turn_);
+  Status HandDownListed(uint32_t found, uint32_t chunk) MT_REQUIRES(turn_);
 
   // --- administration.cc
   class Snapshot;
@@ -306,6 +309,7 @@ class HbmTable final : public EmbeddingTable {
   const device::DeviceKernels& kernels_;
   const std::shared_ptr<const MemorySource> source_;
   const Budget budget_;  // of a table that grows: the most that it may reach
+  const uint64_t hand_down_bytes_;
   const bool grows_;
   const std::unique_ptr<TableBelow> below_;
   const bool filters_;

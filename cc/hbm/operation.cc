@@ -298,10 +298,9 @@ void HbmTable::TakeOutChanged(Operation* op) {
   op->list_changed.num_keys = mark.num_keys;
   op->list_changed.max_keys = op->n;
   op->list_changed.length = &op->counted_on_device->changed;
-  op->take_out =
-      device::TakeOutArgs{op->list_changed.list, op->list_changed.length, op->counted->misses,      op->find.rows,
-                          op->find.keys,         op->stage.staged_stride,
-                          /*clean=*/false,       op->insert.num_dirty,    op->exchange.outbox_rows, op->exchange.outbox_keys};
+  op->take_out = device::TakeOutArgs{
+      op->list_changed.list,   op->list_changed.length, op->counted->misses,      op->find.rows,           op->find.keys,
+      op->stage.staged_stride, op->insert.num_dirty,    op->exchange.outbox_rows, op->exchange.outbox_keys};
   Insist([&] { return kernels_.mark(stream_, mark); });
   Insist([&] { return kernels_.compact(stream_, op->list_changed); });
   Insist([&] { return kernels_.take_out(stream_, op->take_out); });

@@ -43,12 +43,13 @@ void ScratchPool::Bury(device::Buffer buffer) {
   buried_.push_back(std::move(buffer));
 }
 
-void ScratchPool::Empty() {
+void ScratchPool::Empty(size_t most) {
   std::vector<device::Buffer> idle;
   {
     MutexLock lock(mutex_);
     for (auto& kind : free_) {
       for (std::vector<device::Buffer>& buffers : kind) {
+        if (buffers.empty() || buffers.front().bytes() <= most) continue;  // all of them have one size
         std::move(buffers.begin(), buffers.end(), std::back_inserter(idle));
         buffers.clear();
       }

@@ -30,8 +30,8 @@ class ScratchPool {
   void GiveBack(bool pinned, device::Buffer buffer);
   // Keeps memory that the device may still use, until the pool ends.
   void Bury(device::Buffer buffer);
-  // Waits for the stream and gives back to the device what is not lent.
-  void Empty();
+  // Waits for the stream and gives back to the device what is not lent: buffers of more than `most` bytes.
+  void Empty(size_t most = 0);
 
  private:
   static constexpr int kSizes = 48;

@@ -389,14 +389,22 @@ struct MarkArgs {
   uint32_t* marked;  // out [max_keys]
 };
 
-// Rows [first, first + n) of a table, with their keys; null for a free row.
-struct RangeArgs {
+// The list of all rows of a table that the table below does not have as they are, ascending. It stays until a row enters or
+// leaves the table: see listed.cu.cc.
+struct ListDirtyArgs {
+  const Table* table;
+  uint32_t capacity;  // of the table
+  ScanScratch scan;   // of as many elements
+  uint32_t* length;   // out
+};
+
+// Rows [first, first + n) of that list. They are clean afterwards, and not new.
+struct TakeListedArgs {
   const Table* table;
   uint32_t first;
   uint32_t n;
-  uint8_t** rows;      // out [n]
-  int64_t* keys;       // out [n]
-  uint32_t* num_keys;  // out: n
+  uint8_t* outbox_rows;  // out [n, row_stride of the table]
+  int64_t* outbox_keys;  // out [n]
 };
 
 struct TakeOutArgs {
@@ -406,7 +414,6 @@ struct TakeOutArgs {
   uint8_t* const* rows;    // by position
   const int64_t* keys;     // by position
   uint32_t row_bytes;      // header included, a multiple of 16
-  bool clean;              // the rows are clean afterwards, and not new
   const uint32_t* before;  // null, or how many rows are in the outbox already
   uint8_t* outbox_rows;    // out [.., row_bytes]
   int64_t* outbox_keys;    // out
@@ -470,7 +477,8 @@ struct DeviceKernels {
   Status (*sum)(Stream stream, const SumArgs& args);
   Status (*update)(Stream stream, DeviceRule rule, const UpdateArgs& args);
   Status (*update_members)(Stream stream, DeviceRule rule, const UpdateMembersArgs& args);
-  Status (*range)(Stream stream, const RangeArgs& args);
+  Status (*list_dirty)(Stream stream, const ListDirtyArgs& args);
+  Status (*take_listed)(Stream stream, const TakeListedArgs& args);  // after list_dirty
   Status (*mark)(Stream stream, const MarkArgs& args);
   Status (*take_out)(Stream stream, const TakeOutArgs& args);
   Status (*forget)(Stream stream, const ForgetArgs& args);

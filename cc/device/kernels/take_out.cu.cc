@@ -8,16 +8,6 @@ namespace {
 
 __device__ __forceinline__ DeviceRowHeader* HeaderOf(uint8_t* row) { return reinterpret_cast<DeviceRowHeader*>(row); }
 
-__global__ void __launch_bounds__(kBlock) RangeKernel(RangeArgs args) {
-  const Table& table = *args.table;
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < args.n; i += gridDim.x * blockDim.x) {
-    const uint32_t slot = table.slot_of_row[args.first + i];
-    args.rows[i] = slot == kNone ? nullptr : table.rows + static_cast<size_t>(args.first + i) * table.row_stride;
-    args.keys[i] = slot == kNone ? 0 : table.slots[slot].key;
-    if (i == 0) *args.num_keys = args.n;
-  }
-}
-
 __global__ void __launch_bounds__(kBlock) MarkKernel(MarkArgs args) {
   const uint32_t n = *args.num_keys;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -39,11 +29,8 @@ __global__ void __launch_bounds__(kBlock) TakeOutKernel(TakeOutArgs args) {
   const uint32_t n = *args.length, before = args.before != nullptr ? *args.before : 0;
   for (uint32_t i = warp; i < n; i += warps) {
     const uint32_t position = args.list[i];
-    uint8_t* const row = args.rows[position];
-    CopyRow(args.outbox_rows + static_cast<size_t>(before + i) * args.row_bytes, row, args.row_bytes, lane);
-    if (lane != 0) continue;  // the lane that copied the header
-    args.outbox_keys[before + i] = args.keys[position];
-    if (args.clean) HeaderOf(row)->flags &= static_cast<uint16_t>(~(kRowDirty | kRowNew));
+    CopyRow(args.outbox_rows + static_cast<size_t>(before + i) * args.row_bytes, args.rows[position], args.row_bytes, lane);
+    if (lane == 0) args.outbox_keys[before + i] = args.keys[position];
   }
 }
 
@@ -82,10 +69,6 @@ __global__ void __launch_bounds__(kBlock) RenumberKernel(RenumberArgs args) {
 }  // namespace
 
 namespace MT_KERNELS_NAMESPACE {
-
-Status Range(Stream stream, const RangeArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, RangeKernel, args);
-}
 
 Status Mark(Stream stream, const MarkArgs& args) {
   return MT_LAUNCH(stream, Grid(args.max_keys, kBlock), kBlock, MarkKernel, args);

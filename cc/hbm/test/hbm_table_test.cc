@@ -365,26 +365,5 @@ TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
   EXPECT_EQ(frequencies, std::vector<int64_t>(kKeys, 1 + 2 * kSteps));
 }
 
-// The flags of 65,536 places are looked at in one set of launches, and what changed comes down.
-TEST(HandDown, ASaveOfFewChangedRowsTakesFewLaunches) {
-  const auto device = NewEmulatedDevice();
-  auto plain = MakeTable(BasicOptions(1));
-  auto table = MakeHbmTable(BasicOptions(1), 1 << 16, device);
-  const Training first = Sgd(Range(0, 5000), 1.0f, 1);  // more than a chunk
-  MT_ASSERT_OK(first.Run(plain.get()));
-  MT_ASSERT_OK(Train(first, table.get()));
-  MT_ASSERT_OK(table->Export(true).status());
-  EXPECT_EQ(table->Stats().tiers[1].demotions, 5000);
-  const Training second = Sgd({1, 4000, 4999}, 1.0f, 1);
-  MT_ASSERT_OK(second.Run(plain.get()));
-  MT_ASSERT_OK(Train(second, table.get()));
-  const int64_t launches = device->launches(), waits = device->synchronizations();
-  MT_ASSERT_OK(table->Export(true).status());
-  EXPECT_LE(device->launches() - launches, 12);
-  EXPECT_LE(device->synchronizations() - waits, 4);
-  EXPECT_EQ(table->Stats().tiers[1].demotions, 5003);
-  ExpectSameTables(plain.get(), table.get());
-}
-
 }  // namespace
 }  // namespace multitier::hbm::hbm_table_test
