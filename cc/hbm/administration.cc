@@ -11,6 +11,12 @@
 
 namespace multitier::hbm {
 
+namespace {
+
+constexpr size_t kForgottenAtOnce = size_t{1} << 20;
+
+}  // namespace
+
 // REQUIRES: the gate is closed, and what is to stay was handed down
 Status HbmTable::Empty() {
   ++epoch_;
@@ -18,6 +24,31 @@ Status HbmTable::Empty() {
   Insist([&] { return table_->Reset(device_.get(), stream_); });
   Insist([&] { return device_->Synchronize(stream_); });
   rows_ = 0;
+  return broken();
+}
+
+// REQUIRES: the gate is closed
+void HbmTable::ForgetListed(Operation* op, const device::CompactArgs& list) {
+  const device::ForgetArgs forget{table_->on_device(), list.list, list.length, op->n, op->find.rows};
+  op->busy = true;
+  ++epoch_;
+  Insist([&] { return kernels_.forget(stream_, forget); });
+  Insist([&] { return kernels_.count_forgotten(stream_, forget); });
+  BringNumbersDown(op);
+  if (broken().ok() && pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
+}
+
+// The rows of these keys leave HBM, where they are in it. After an error some are left. REQUIRES: the gate is closed, and what
+// is to stay was handed down
+Status HbmTable::Forget(Span<const int64_t> keys) {
+  for (size_t from = 0; from < keys.size() && rows_ > 0; from += kForgottenAtOnce) {
+    Operation op(this);
+    device::CompactArgs list;
+    MT_RETURN_IF_ERROR(
+        ListInHbm(&op, keys.subspan(from, std::min(kForgottenAtOnce, keys.size() - from)), device::Marked::kAll, &list));
+    ForgetListed(&op, list);
+    MT_RETURN_IF_ERROR(broken());
+  }
   return broken();
 }
 
@@ -33,14 +64,8 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(HeadersInHbm(&op, keys, device::Marked::kAll, &found));
   std::vector<int64_t> created_here;  // the table below has no row of them
   if (!found.keys.empty()) {
-    const device::ForgetArgs forget{table_->on_device(), found.list.list, found.list.length, op.n, op.find.rows};
-    op.busy = true;
-    ++epoch_;
-    Insist([&] { return kernels_.forget(stream_, forget); });
-    Insist([&] { return kernels_.count_forgotten(stream_, forget); });
-    BringNumbersDown(&op);
+    ForgetListed(&op, found.list);
     MT_RETURN_IF_ERROR(broken());
-    if (pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
   }
   for (size_t i = 0; i < found.keys.size(); ++i) {
     if ((found.headers[i].flags & device::kRowNew) != 0) created_here.push_back(found.keys[i]);
@@ -66,9 +91,12 @@ Status HbmTable::Expire(int64_t step, int64_t* expired) {
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
-    MT_RETURN_IF_ERROR(Empty());
   }
-  return below_->Expire(step, expired);
+  std::vector<int64_t> gone;
+  const Status status = below_->ExpireKeys(step, expired, &gone);
+  MutexLock turn(turn_);
+  if (!Forget(gone).ok()) MT_RETURN_IF_ERROR(Empty());  // no expired row may stay, and no other row is only in HBM
+  return status;
 }
 
 Status HbmTable::Clear() {
@@ -166,7 +194,7 @@ Status HbmTable::Import(const Rows& rows, Executor* executor) {
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
-    MT_RETURN_IF_ERROR(Empty());
+    MT_RETURN_IF_ERROR(Forget(rows.keys));
   }
   return below_->Import(rows, executor);
 }
@@ -240,7 +268,7 @@ Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
-    if (!request.check_only) MT_RETURN_IF_ERROR(Empty());
+    if (!request.check_only) MT_RETURN_IF_ERROR(Forget(request.keys));
   }
   return below_->Upsert(request);
 }

@@ -247,29 +247,37 @@ Status HbmTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t>
   return OkStatus();
 }
 
-Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::Marked which, Headers* headers) {
+Status HbmTable::ListInHbm(Operation* op, Span<const int64_t> keys, device::Marked which, device::CompactArgs* listed) {
   MT_RETURN_IF_ERROR(FindKeys(op, keys, /*stamp=*/false));
   Scratch& s = op->scratch;
   const uint32_t n = op->n;
   auto* const marked = s.OnDevice<uint32_t>(n);
   auto* const list = s.OnDevice<uint32_t>(n);
   auto* const scan = s.OnDevice<uint64_t>(device::ScanScratch::Words(n));
+  MT_RETURN_IF_ERROR(s.status());
+  const auto* const begin = table_->view().rows;
+  const auto* const end = begin + size_t{table_->view().capacity} * table_->stride();
+  const device::MarkArgs mark{op->find.num_keys, n, op->find.rows, begin, end, which, marked};
+  *listed = device::CompactArgs{marked, op->find.num_keys, n, {scan}, list, &op->counted_on_device->changed};
+  op->busy = true;
+  MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, device::ScanScratch::Words(n) * sizeof(uint64_t)));
+  MT_RETURN_IF_ERROR(kernels_.mark(stream_, mark));
+  return kernels_.compact(stream_, *listed);
+}
+
+Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::Marked which, Headers* headers) {
+  MT_RETURN_IF_ERROR(ListInHbm(op, keys, which, &headers->list));
+  Scratch& s = op->scratch;
+  const uint32_t n = op->n;
   auto* const header_rows = s.OnDevice<DeviceRowHeader>(n);
   auto* const listed_keys = s.OnDevice<int64_t>(n);
   auto* const pinned_headers = s.Pinned<DeviceRowHeader>(n);
   auto* const pinned_keys = s.Pinned<int64_t>(n);
   MT_RETURN_IF_ERROR(s.status());
-  const auto* const begin = table_->view().rows;
-  const auto* const end = begin + size_t{table_->view().capacity} * table_->stride();
-  const device::MarkArgs mark{op->find.num_keys, n, op->find.rows, begin, end, which, marked};
-  headers->list = device::CompactArgs{marked, op->find.num_keys, n, {scan}, list, &op->counted_on_device->changed};
-  const device::TakeOutArgs take_out{list,          headers->list.length,    n,       op->find.rows,
-                                     op->find.keys, sizeof(DeviceRowHeader), nullptr, reinterpret_cast<uint8_t*>(header_rows),
-                                     listed_keys};
-  op->busy = true;
-  MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, device::ScanScratch::Words(n) * sizeof(uint64_t)));
-  MT_RETURN_IF_ERROR(kernels_.mark(stream_, mark));
-  MT_RETURN_IF_ERROR(kernels_.compact(stream_, headers->list));
+  const device::TakeOutArgs take_out{
+      headers->list.list, headers->list.length,    n,       op->find.rows,
+      op->find.keys,      sizeof(DeviceRowHeader), nullptr, reinterpret_cast<uint8_t*>(header_rows),
+      listed_keys};
   MT_RETURN_IF_ERROR(kernels_.take_out(stream_, take_out));
   MT_RETURN_IF_ERROR(device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers)));
   MT_RETURN_IF_ERROR(Synchronize(op));

@@ -68,7 +68,7 @@
 // Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences:
 //   - ApplyRequest::places are not used.
 //   - Rules without a kernel are refused (device_rule.h).
-//   - After an expiry, an import, an upsert or new slots, HBM is empty.
+//   - After new slots, HBM is empty.
 //
 // Thread-safe.
 
@@ -236,6 +236,9 @@ class HbmTable final : public EmbeddingTable {
   // Gives the headers of those keys that are in HBM, and the list of these keys on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
+  // Finds the keys, and enqueues the list of those that are in HBM. Its length is Numbers::changed.
+  Status ListInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, device::CompactArgs* list)
+      MT_REQUIRES(turn_);
   Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
               Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
   // Calls report(i, header, in_hbm) for each key whose row is in HBM or pending. Gives the other keys in `elsewhere`, and their
@@ -253,6 +256,8 @@ class HbmTable final : public EmbeddingTable {
   // --- administration.cc
   class Snapshot;
   Status Empty() MT_REQUIRES(turn_);
+  void ForgetListed(Operation* operation, const device::CompactArgs& list) MT_REQUIRES(turn_);
+  Status Forget(Span<const int64_t> keys) MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const {
     return DeviceMemory(device_, source_, [queue = queue_.get()](device::Stream stream) { return queue->Follow(stream); });

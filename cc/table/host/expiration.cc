@@ -23,11 +23,21 @@ const float* FloatsOf(const TableOptions& options, const uint8_t* row_data, std:
 
 }  // namespace
 
+struct HostTable::ExpiredRows {
+  int64_t n = 0;
+  std::vector<int64_t>* keys;  // or null
+
+  void Add(int64_t key) {
+    ++n;
+    if (keys != nullptr) keys->push_back(key);
+  }
+};
+
 // Takes rows out of the table that are expired at a step.
 class HostTable::ExpireVisitor : public RecordVisitor {
  public:
-  ExpireVisitor(HostTable* table, int64_t step, bool by_weight)
-      : table_(table), step_(step), needs_row_(by_weight || table->snapshot_.taken()) {}
+  ExpireVisitor(HostTable* table, int64_t step, bool by_weight, ExpiredRows* expired)
+      : table_(table), step_(step), expired_(expired), needs_row_(by_weight || table->snapshot_.taken()) {}
   bool NeedsRow() const override { return needs_row_; }
   Damage OnDamage() const override { return Damage::kError; }
   FreedRecords* removed() override { return &freed_; }
@@ -39,7 +49,6 @@ class HostTable::ExpireVisitor : public RecordVisitor {
   Answer OnRecord(Shard::Locked&, TierKey* key, const RecordHeader& header) override {
     return IsExpired(header.key, header.version, key->row.data()) ? Answer::kErase : Answer::kKeep;
   }
-  int64_t rows() const { return rows_; }
 
  private:
   // Counts it, and takes its count out of the filter.
@@ -47,35 +56,35 @@ class HostTable::ExpireVisitor : public RecordVisitor {
     const TableOptions& options = table_->options_;
     if (!Expired(options.expiry, step_, version, FloatsOf(options, row_data, &floats_), options.dim)) return false;
     table_->ForgetCount(key);
-    ++rows_;
+    expired_->Add(key);
     return true;
   }
 
   HostTable* const table_;
   const int64_t step_;
+  ExpiredRows* const expired_;
   const bool needs_row_;
   FreedRecords freed_;
   std::vector<float> floats_;
-  int64_t rows_ = 0;  // expired
 };
 
-Status HostTable::Expire(int64_t step, int64_t* expired) {
+Status HostTable::ExpireKeys(int64_t step, int64_t* expired, std::vector<int64_t>* keys) {
   MT_RETURN_IF_ERROR(CheckMemory(kChunkKeys));
   if (expired != nullptr) *expired = 0;
   if (!options_.expiry.enabled()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
-  int64_t n = 0;
+  ExpiredRows rows{0, keys};
   Status status;
-  for (auto& shard : shards_) ExpireInMemory(shard.get(), step, &n);
+  for (auto& shard : shards_) ExpireInMemory(shard.get(), step, &rows);
   for (int level = 0; level < levels_.count; ++level) {
-    const Status one = ExpireBelow(level, step, &n);
+    const Status one = ExpireBelow(level, step, &rows);
     if (status.ok()) status = one;
   }
-  if (expired != nullptr) *expired = n;
+  if (expired != nullptr) *expired = rows.n;
   return status;
 }
 
-void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
+void HostTable::ExpireInMemory(Shard* shard, int64_t step, ExpiredRows* expired) {
   std::vector<float> floats;
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
     snapshot_.Await();
@@ -90,9 +99,10 @@ void HostTable::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
         if (row->has(kRowFree | kRowUncommitted) || row->pins != 0) continue;
         const float* const value = FloatsOf(options_, RowSlab::Data(row), &floats);
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
-        ForgetCount(row->key);
-        lock->Erase(lock->Find(row->key, HashKey(row->key)), &freed);
-        ++*expired;
+        const int64_t key = row->key;
+        ForgetCount(key);
+        lock->Erase(lock->Find(key, HashKey(key)), &freed);
+        expired->Add(key);
         ++lock->counters().expired;
       }
     }
@@ -120,7 +130,7 @@ bool HostTable::ExpiredBySteps(int64_t step, int64_t version) const {
   return Expired(by_steps, step, version, nullptr, 0);
 }
 
-Status HostTable::ExpireBelow(int level, int64_t step, int64_t* expired) {
+Status HostTable::ExpireBelow(int level, int64_t step, ExpiredRows* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
   Status status = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t) {
@@ -145,15 +155,15 @@ Status HostTable::ExpireBelow(int level, int64_t step, int64_t* expired) {
   return status;
 }
 
-Status HostTable::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
+Status HostTable::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, ExpiredRows* expired) {
   Shard* shard = shards_[s].get();
   const ShardWriter writer(shard);
   TierKeys keys;
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.Add(batch, e, s);
-  ExpireVisitor visitor(this, step, by_weight);
+  const int64_t before = expired->n;
+  ExpireVisitor visitor(this, step, by_weight, expired);
   const Status status = reader_.Read(&keys, &visitor);
-  Shard::Locked(shard)->counters().expired += visitor.rows();
-  *expired += visitor.rows();
+  Shard::Locked(shard)->counters().expired += expired->n - before;
   (void)tiers_.Remove(writer, visitor.removed());  // a refused removal is repeated
   base_.removed.Spill();
   return status;

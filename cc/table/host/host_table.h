@@ -59,7 +59,8 @@ class HostTable final : public TableBelow {
   Status SetScore(int64_t score, bool* decreased) override { return base_.OfThisTable(base_.score.Set(score, decreased)); }
   Status LookupTier(Span<const int64_t> keys, int32_t* out) override;
   Status Remove(Span<const int64_t> keys, int64_t* removed) override;
-  Status Expire(int64_t step, int64_t* expired) override;
+  Status Expire(int64_t step, int64_t* expired) override { return ExpireKeys(step, expired, nullptr); }
+  Status ExpireKeys(int64_t step, int64_t* expired, std::vector<int64_t>* keys) override;
   Status Clear() override;
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
   int64_t ChangesSince() const override { return base_.changes_since.load(); }
@@ -130,9 +131,10 @@ class HostTable final : public TableBelow {
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
   bool ExpiredBySteps(int64_t step, int64_t version) const;
-  void ExpireInMemory(Shard* shard, int64_t step, int64_t* expired);
-  Status ExpireBelow(int level, int64_t step, int64_t* expired);
-  Status ExpireBelowOf(const KeyBatch& batch, int shard, int64_t step, bool by_weight, int64_t* expired);
+  struct ExpiredRows;
+  void ExpireInMemory(Shard* shard, int64_t step, ExpiredRows* expired);
+  Status ExpireBelow(int level, int64_t step, ExpiredRows* expired);
+  Status ExpireBelowOf(const KeyBatch& batch, int shard, int64_t step, bool by_weight, ExpiredRows* expired);
 
   // Unimplemented unless all of them are float32.
   Status CheckSlotTypes(Span<const ColumnSpec> slots) const;

@@ -29,6 +29,8 @@ class TableBelow : public EmbeddingTable {
   // Sets rows, frequencies and versions as the table above has them now. A key without a row gets one; no filter is asked. Like
   // an apply it happens wholly or not at all, and has the errors of one. REQUIRES: rows.keys are distinct
   virtual Status PutBack(const RowBatch& rows) = 0;
+  // Expire, which adds the keys of the rows that it removed to *keys, also where it gives an error.
+  virtual Status ExpireKeys(int64_t step, int64_t* expired, std::vector<int64_t>* keys) = 0;
   // For a table above that trains rows itself. What Apply would refuse, and where the rule's slots are in the data of a row:
   virtual Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const = 0;
   // An apply of rows that the table above has: it counts as one of this table. Gives the version to set.
