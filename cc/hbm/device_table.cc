@@ -54,7 +54,7 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
   return table;
 }
 
-Status DeviceTable::Reset(device::Device* device, device::Stream stream) {
+Status DeviceTable::Reset(device::Device* device, device::Stream stream) const {
   MT_RETURN_IF_ERROR(device->Copy(stream, on_device_, pinned_view_.as<void>(), sizeof(device::Table)));
   const size_t slots = size_t{view_.buckets} * kBucketSlots;
   MT_RETURN_IF_ERROR(device->Fill(stream, view_.digests, 0, slots));

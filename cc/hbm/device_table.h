@@ -32,7 +32,7 @@ class DeviceTable {
                                                      device::RankBy rank_by, SlotsOfTable slots = SlotsOfTable::kFew);
 
   // Makes it empty: enqueues. To be called once before use.
-  Status Reset(device::Device* device, device::Stream stream);
+  Status Reset(device::Device* device, device::Stream stream) const;
 
   const device::Table& view() const { return view_; }
   const device::Table* on_device() const { return on_device_; }

@@ -1,6 +1,7 @@
 // Growth: a table that keeps every row in HBM allocates more memory when rows are added. hbm_table.h has the protocol.
 
 #include <algorithm>
+#include <utility>
 
 #include "cc/hbm/operation.h"
 
@@ -54,6 +55,43 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
   return true;
 }
 
+Status HbmTable::EnqueueMove(const DeviceTable& to, Operation* op) {
+  Scratch& s = op->scratch;
+  op->counted = s.Pinned<Operation::Numbers>(1);
+  op->counted_on_device = s.OnDevice<Operation::Numbers>(1);
+  MT_RETURN_IF_ERROR(s.status());
+  const device::MoveArgs move{table_->on_device(), to.on_device(), table_->view().capacity, to.view().buckets,
+                              &op->counted_on_device->changed};
+  op->busy = true;
+  MT_RETURN_IF_ERROR(device_->Fill(stream_, op->counted_on_device, 0, sizeof(Operation::Numbers)));
+  MutexLock lock(enqueue_);
+  MT_RETURN_IF_ERROR(to.Reset(device_.get(), stream_));
+  MT_RETURN_IF_ERROR(kernels_.move_index(stream_, move));
+  MT_RETURN_IF_ERROR(kernels_.move_rows(stream_, move));
+  return device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers));
+}
+
+// REQUIRES: the gate is closed
+Status HbmTable::MoveToMore(uint64_t rows, bool* moved) {
+  auto larger = NewDeviceTable(table_->row_bytes(), rows * table_->row_bytes());
+  if (larger.status().code() == StatusCode::kResourceExhausted) return OkStatus();
+  MT_RETURN_IF_ERROR(larger.status());
+  larger_ = *std::move(larger);
+  Operation op(this);
+  const Status enqueued = EnqueueMove(*larger_, &op);
+  Insist([&] { return Synchronize(&op); });
+  MT_RETURN_IF_ERROR(broken());
+  *moved = enqueued.ok() && op.counted->changed == 0;
+  if (*moved) {
+    ++epoch_;
+    MutexLock lock(enqueue_);
+    std::swap(table_, larger_);
+    resident_bytes_ = static_cast<int64_t>(table_->bytes());
+  }
+  larger_ = nullptr;
+  return enqueued;
+}
+
 uint64_t HbmTable::MostRows() const { return std::min(budget_.rows(table_->row_bytes()), DeviceTable::kMostRows); }
 
 Status HbmTable::Grow(uint64_t rows) {
@@ -66,12 +104,16 @@ Status HbmTable::Grow(uint64_t rows) {
     return ResourceExhaustedError("table '", options().name, "': tier hbm: expected room for ", rows, " rows (",
                                   rows * row_bytes, " bytes), found a size of ", budget_.text(), ", which holds ", most);
   }
+  const uint64_t wanted = std::min(most, std::max(rows, 2 * capacity));
+  bool moved = false;
+  MT_RETURN_IF_ERROR(MoveToMore(wanted, &moved));
+  if (moved) return OkStatus();
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
   }
   const auto nothing = [] { return OkStatus(); };
-  Status status = Replace(row_bytes, std::min(most, std::max(rows, 2 * capacity)) * row_bytes, nothing);
+  Status status = Replace(row_bytes, wanted * row_bytes, nothing);
   if (status.code() == StatusCode::kResourceExhausted && rows < 2 * capacity)
     status = Replace(row_bytes, rows * row_bytes, nothing);
   return status;

@@ -89,6 +89,7 @@ HbmTable::~HbmTable() {
   if (getpid() != pid_) {  // nothing of the device may be touched
     (void)new std::shared_ptr<ScratchPool>(pool_);
     (void)table_.release();
+    (void)larger_.release();
     (void)new std::shared_ptr<device::Device>(device_);
     (void)new std::shared_ptr<DeviceQueue>(queue_);
     return;

@@ -50,8 +50,8 @@
 //   - Rows that the update creates are counted once the device has done it. AwaitSettled waits for that.
 //
 // Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
-// free places closes the gate, hands all rows down, takes twice as much memory in HBM, and starts again. Rows come up again
-// when they are used.
+// free places closes the gate, moves the table to twice as much memory in HBM, and starts again. Where the device has no memory
+// for both at once, all rows are handed down before the old memory is freed, and come up again when they are used.
 //
 // Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_ (shared by all tables of a device); then those of the table
 // below.
@@ -285,6 +285,9 @@ class HbmTable final : public EmbeddingTable {
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
+  // *moved: false if the device has no memory for both, or a bucket has no slot for a key. Then nothing has changed.
+  Status MoveToMore(uint64_t rows, bool* moved);
+  Status EnqueueMove(const DeviceTable& to, Operation* operation);
   uint64_t MostRows() const;
 
   // --- apply.cc
@@ -327,7 +330,8 @@ class HbmTable final : public EmbeddingTable {
   const device::Stream stream_;  // the queue's
   std::shared_ptr<ScratchPool> pool_;
   RowsBelow rows_below_;
-  std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
+  std::unique_ptr<DeviceTable> table_;   // replaced only while the gate is closed
+  std::unique_ptr<DeviceTable> larger_;  // while the table moves, or a failed device may still use it
   const std::unique_ptr<Pins> pins_;
   const std::unique_ptr<Unsettled> unsettled_;
 

@@ -434,6 +434,15 @@ struct ResetArgs {
   uint32_t capacity;
 };
 
+// A table moves to another one, which was reset. REQUIRES: that has more rows, of the same stride
+struct MoveArgs {
+  const Table* from;
+  const Table* to;
+  uint32_t from_capacity;
+  uint32_t to_buckets;
+  uint32_t* left_out;  // added to: keys for which their bucket has no slot. Then the move has failed
+};
+
 // Pins the rows that keys have in the table.
 struct PinArgs {
   const Table* table;
@@ -484,6 +493,8 @@ struct DeviceKernels {
   Status (*forget)(Stream stream, const ForgetArgs& args);
   Status (*count_forgotten)(Stream stream, const ForgetArgs& args);  // after forget
   Status (*reset)(Stream stream, const ResetArgs& args);
+  Status (*move_index)(Stream stream, const MoveArgs& args);
+  Status (*move_rows)(Stream stream, const MoveArgs& args);
   Status (*renumber)(Stream stream, const RenumberArgs& args);
   Status (*pin)(Stream stream, const PinArgs& args);
   Status (*sweep_pins)(Stream stream, const SweepPinsArgs& args);

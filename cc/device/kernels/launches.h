@@ -27,6 +27,8 @@ Status TakeOut(Stream stream, const TakeOutArgs& args);
 Status Forget(Stream stream, const ForgetArgs& args);
 Status CountForgotten(Stream stream, const ForgetArgs& args);
 Status Reset(Stream stream, const ResetArgs& args);
+Status MoveIndex(Stream stream, const MoveArgs& args);
+Status MoveRows(Stream stream, const MoveArgs& args);
 Status Renumber(Stream stream, const RenumberArgs& args);
 Status Pin(Stream stream, const PinArgs& args);
 Status SweepPins(Stream stream, const SweepPinsArgs& args);

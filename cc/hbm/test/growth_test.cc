@@ -72,6 +72,69 @@ TEST(Growth, WhereTheDeviceHasNoMoreMemoryNewRowsAreRefusedWithWhatWasFree) {
   ExpectSameTables(plain.get(), table.get());
 }
 
+// What growth does with rows that are in HBM: both tables are trained on the same keys, the second time on more.
+struct Grown {
+  explicit Grown(const std::vector<int64_t>& keys) {
+    both(Sgd(keys, 1.0f, kDim));
+    demotions = table->Stats().tiers[1].demotions;
+  }
+  void both(const Training& training) {
+    MT_EXPECT_OK(training.Run(plain.get()));
+    MT_EXPECT_OK(Train(training, table.get()));
+  }
+  int64_t HandedDown() const { return table->Stats().tiers[1].demotions - demotions; }
+  void ExpectRows(int64_t rows) const {
+    EXPECT_EQ(table->Stats().tiers[0].rows, rows);
+    ExpectSameTables(plain.get(), table.get());
+  }
+  std::shared_ptr<CopyCountingDevice> device = std::make_shared<CopyCountingDevice>();
+  std::unique_ptr<HbmTable> table = GrowingTable(BasicOptions(kDim), device);
+  std::unique_ptr<EmbeddingTable> plain = MakeTable(BasicOptions(kDim));
+  int64_t demotions = 0;
+};
+
+TEST(Growth, RowsMoveOnTheDevice) {
+  Grown grown(Range(0, 300));
+  LookupAll(grown.table.get(), Range(-4, 4));
+  const size_t up = grown.device->up(), down = grown.device->down();
+  const int64_t resident = grown.table->Stats().tiers[0].resident_bytes;
+  grown.both(Sgd({3, 1000, 1001}, 0.5f, kDim));
+  EXPECT_GT(grown.table->Stats().tiers[0].resident_bytes, resident);
+  EXPECT_LT(grown.device->up() - up, 1000u);  // 300 rows are 9,600 bytes
+  EXPECT_LT(grown.device->down() - down, 1000u);
+  EXPECT_EQ(grown.HandedDown(), 0);
+  grown.ExpectRows(302);
+  grown.both(Sgd(Range(200, 900), 0.5f, kDim));
+  grown.ExpectRows(902);
+}
+
+TEST(Growth, WithoutMemoryForBothRowsGoOverTheHost) {
+  Grown grown(Range(0, 300));
+  const auto resident = static_cast<size_t>(grown.table->Stats().tiers[0].resident_bytes);
+  grown.device->SetMemory(grown.device->used_bytes() + resident * 3 / 2);
+  grown.both(Sgd({3, 1000, 1001}, 0.5f, kDim));
+  EXPECT_EQ(grown.HandedDown(), 300);
+  grown.ExpectRows(3);
+}
+
+// Keys of two neighbouring buckets belong to one bucket of the larger table, which has fewer slots.
+TEST(Growth, WhereABucketHasNoSlotForAKeyRowsGoOverTheHost) {
+  constexpr uint32_t kBuckets = 4, kLargerBuckets = 9;
+  std::vector<int64_t> keys, of_bucket[2];
+  for (int64_t key = 0; of_bucket[0].size() < 120 || of_bucket[1].size() < 120; ++key) {
+    const uint32_t bucket = device::PlaceOf(key, kBuckets).bucket;
+    if (bucket < 2 && device::PlaceOf(key, kLargerBuckets).bucket == 2 && of_bucket[bucket].size() < 120) {
+      of_bucket[bucket].push_back(key);
+      keys.push_back(key);
+    }
+  }
+  Grown grown(keys);
+  EXPECT_EQ(grown.table->Stats().tiers[0].rows, 240);
+  grown.both(Sgd(Range(-300, 0), 0.5f, kDim));
+  EXPECT_EQ(grown.HandedDown(), 240);
+  grown.ExpectRows(300);
+}
+
 TEST(Growth, NewSlotsAndAnImportLeaveEveryRowInTheTable) {
   auto table = GrowingTable(BasicOptions(kDim), NewEmulatedDevice());
   auto plain = MakeTable(BasicOptions(kDim));

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -77,6 +79,47 @@ class HeldDevice : public device::EmulatedDevice {
   void* held_ = nullptr;
   int waiting_ = 0;
   std::thread::id holder_;
+};
+
+// An emulated device that counts the bytes that it copies up from the host and down to it.
+class CopyCountingDevice : public device::EmulatedDevice {
+ public:
+  CopyCountingDevice() : EmulatedDevice(Options(), &device::EmulatedKernels()) {}
+
+  Result<void*> AllocatePinned(size_t bytes) override {
+    auto memory = EmulatedDevice::AllocatePinned(bytes);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (memory.ok()) pinned_[*memory] = bytes;
+    return memory;
+  }
+  void FreePinned(void* memory) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      pinned_.erase(memory);
+    }
+    EmulatedDevice::FreePinned(memory);
+  }
+  Status Copy(device::Stream stream, void* to, const void* from, size_t bytes) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (IsPinned(from)) up_ += bytes;
+      if (IsPinned(to)) down_ += bytes;
+    }
+    return EmulatedDevice::Copy(stream, to, from, bytes);
+  }
+  size_t up() const { return up_; }
+  size_t down() const { return down_; }
+
+ private:
+  bool IsPinned(const void* memory) const {
+    const auto after = pinned_.upper_bound(const_cast<void*>(memory));
+    if (after == pinned_.begin()) return false;
+    const auto at = std::prev(after);
+    return static_cast<const uint8_t*>(memory) < static_cast<const uint8_t*>(at->first) + at->second;
+  }
+  std::mutex mutex_;
+  std::map<void*, size_t> pinned_;
+  std::atomic<size_t> up_{0}, down_{0};
 };
 
 // The memory of the device. *lent: the allocations that are not freed.

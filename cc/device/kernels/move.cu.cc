@@ -1,0 +1,80 @@
+// A table moves to more memory.
+//
+//   move index   one warp fills a bucket of the larger table. A bucket is a range of hashes, so its keys come from few buckets
+//                of the old table, next to one another; they keep their order.
+//   move rows    rows keep their numbers; the new ones are free, below those that were free before
+//
+// So no thread waits for another, and the result is a function of the table. The old table stays as it is.
+
+#include "cc/device/kernels/copy_row.h"
+#include "cc/device/kernels/scan.h"
+
+namespace multitier::device {
+namespace {
+
+// The least hash of the bucket: see PlaceOf.
+__device__ __forceinline__ uint64_t FirstHash(uint32_t bucket, uint32_t buckets) {
+  return ((static_cast<uint64_t>(bucket) << 32) + buckets - 1) / buckets;
+}
+
+__global__ void __launch_bounds__(kBlock) MoveIndexKernel(MoveArgs args) {
+  const Table &from = *args.from, &to = *args.to;
+  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
+                 lane = threadIdx.x % 32;
+  for (uint32_t bucket = warp; bucket < to.buckets; bucket += warps) {
+    const uint64_t first = FirstHash(bucket, to.buckets) * from.buckets >> 32,
+                   last = (FirstHash(bucket + 1, to.buckets) - 1) * from.buckets >> 32;
+    uint32_t filled = 0;
+    for (uint64_t s = first * kBucketSlots + lane; s < (last + 1) * kBucketSlots; s += 32) {
+      const uint8_t digest = from.digests[s];
+      const bool moves = digest != 0 && PlaceOf(from.slots[s].key, to.buckets).bucket == bucket;
+      const unsigned with = __ballot_sync(kAllLanes, moves);
+      const uint32_t place = filled + static_cast<uint32_t>(__popc(with & ((1u << lane) - 1)));
+      filled += static_cast<uint32_t>(__popc(with));
+      if (!moves) continue;
+      if (place >= kBucketSlots) {
+        AtomicAdd<kRelaxed>(args.left_out, 1u);
+        continue;
+      }
+      const size_t at = static_cast<size_t>(bucket) * kBucketSlots + place;
+      to.digests[at] = digest;
+      to.slots[at] = from.slots[s];
+      to.last_used[at] = from.last_used[s];
+      if (to.ranks != nullptr) to.ranks[at] = from.ranks[s];
+      to.slot_of_row[from.slots[s].row] = static_cast<uint32_t>(at);
+    }
+  }
+}
+
+__device__ __forceinline__ void MoveFreeRows(const Table& from, const Table& to) {
+  const uint32_t added = to.capacity - from.capacity, num_free = added + *from.num_free;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_free; i += gridDim.x * blockDim.x) {
+    to.free_rows[i] = i < added ? from.capacity + i : from.free_rows[i - added];
+    if (i == 0) *to.num_free = num_free;
+  }
+}
+
+__global__ void __launch_bounds__(kBlock) MoveRowsKernel(MoveArgs args) {
+  MoveFreeRows(*args.from, *args.to);
+  const uint32_t stride = args.from->row_stride, warps = gridDim.x * blockDim.x / 32;
+  for (uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) / 32; row < args.from_capacity; row += warps) {
+    if (args.from->slot_of_row[row] == kNone) continue;
+    const size_t at = static_cast<size_t>(row) * stride;
+    CopyRow(args.to->rows + at, args.from->rows + at, stride, threadIdx.x % 32);
+  }
+}
+
+}  // namespace
+
+namespace MT_KERNELS_NAMESPACE {
+
+Status MoveIndex(Stream stream, const MoveArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.to_buckets, kBlock / 32), kBlock, MoveIndexKernel, args);
+}
+
+Status MoveRows(Stream stream, const MoveArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.from_capacity, kBlock / 32), kBlock, MoveRowsKernel, args);
+}
+
+}  // namespace MT_KERNELS_NAMESPACE
+}  // namespace multitier::device
