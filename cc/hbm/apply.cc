@@ -300,7 +300,9 @@ Result<std::shared_ptr<HbmTable::KeptUpdate>> HbmTable::BeginUpdate(const std::s
   const bool filters_keys = options().filter.kind == AdmissionKind::kBloom;
   if (filters_keys || !kept->Begin(op)) return std::shared_ptr<KeptUpdate>();
   kept->rule = gradients.rule;
-  kept->args = UpdateArgsOf(*op, request, gradients, below_->NoteApply(request.global_step));
+  // Where keys are absent, their update in the table below gives the version (TrainAbsent).
+  const int64_t version = op->absent.empty() ? below_->NoteApply(request.global_step) : 0;
+  kept->args = UpdateArgsOf(*op, request, gradients, version);
   return kept;
 }
 

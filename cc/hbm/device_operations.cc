@@ -197,20 +197,26 @@ Status GradientOnDevice(const DevicePlan& plan, Span<const DeviceGradient> gradi
 namespace {
 
 using Remaining = DevicePlan::State::Remaining;
+using Left = DevicePlan::State::Left;
 
-// The end of an update: what remains, on a worker if there is any; then the caller's stream goes on.
+// The end of an update: what is left, on a worker if there is any; then the caller's stream goes on.
 struct UpdateEnd {
   DeviceQueue* queue;
   device::Stream stream;
   Done done;
   std::shared_ptr<void> several;  // a MaybeUpdateOfSeveral, or an UpdateOfSeveral
 
-  void Run(std::vector<Remaining> remaining, Status status) {
-    for (Remaining& one : remaining) {
+  // state: of the plan, if there is one.
+  void Run(DevicePlan::State* state, Left left, Status status) {
+    if (!left.filtered.empty()) {
+      const Status updated = state->UpdateFiltered(std::move(left.filtered), &left.remaining);
+      if (status.ok()) status = updated;
+    }
+    for (Remaining& one : left.remaining) {
       const Status applied = one.table->ApplyFrom(HbmTable::BatchKeys(one.keys, one.tables), one.grads, one.request);
       if (status.ok()) status = applied;
     }
-    remaining.clear();
+    left.remaining.clear();
     several = nullptr;
     const Status ordered = queue->Precede(stream);
     done(status.ok() ? ordered : status);
@@ -219,11 +225,11 @@ struct UpdateEnd {
 
 // Enqueues what can be enqueued, then runs the rest on a worker. on_worker: this is one.
 void EnqueueUpdates(DevicePlan::State* state, const std::vector<DeviceUpdate>& updates, bool on_worker, UpdateEnd end) {
-  std::vector<Remaining> remaining;
-  const Status first = state->EnqueueUpdates(updates, &remaining);
-  if (on_worker || remaining.empty()) return end.Run(std::move(remaining), first);
+  Left left;
+  const Status first = state->EnqueueUpdates(updates, &left);
+  if (on_worker || (left.remaining.empty() && left.filtered.empty())) return end.Run(state, std::move(left), first);
   RunOnWorker(
-      [remaining = std::move(remaining), first, end = std::move(end)]() mutable { end.Run(std::move(remaining), first); });
+      [state, left = std::move(left), first, end = std::move(end)]() mutable { end.Run(state, std::move(left), first); });
 }
 
 Status CheckUpdate(const DevicePlan& plan, const DeviceUpdate& update) {
@@ -259,22 +265,22 @@ void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, de
 }
 
 void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done done) {
-  std::vector<Remaining> remaining;
+  Left left;
   for (const DeviceApply& apply : applies) {
     const ApplyRequest request = RequestOf(apply.request);
     Status status = CheckTable(applies[0].table, apply.table);
     if (status.ok()) status = apply.table->CheckApply(request);
     if (!status.ok()) return done(status);
-    remaining.push_back(Remaining{apply.table, apply.keys, HbmTable::BatchGrads{apply.grads, apply.counts, true}, request,
-                                  nullptr, apply.tables});
+    left.remaining.push_back(Remaining{apply.table, apply.keys, HbmTable::BatchGrads{apply.grads, apply.counts, true}, request,
+                                       nullptr, apply.tables});
   }
   if (applies.empty()) return done(OkStatus());
   DeviceQueue* const queue = applies[0].table->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
   UpdateEnd end{queue, stream, std::move(done), nullptr};
-  RunOnWorker([remaining = std::move(remaining), end = std::move(end)]() mutable {
-    if (remaining.size() > 1) end.several = std::make_shared<UpdateOfSeveral>();
-    end.Run(std::move(remaining), OkStatus());
+  RunOnWorker([left = std::move(left), end = std::move(end)]() mutable {
+    if (left.remaining.size() > 1) end.several = std::make_shared<UpdateOfSeveral>();
+    end.Run(nullptr, std::move(left), OkStatus());
   });
 }
 

@@ -41,13 +41,20 @@ struct DevicePlan::State {
   Status Describe(const DeviceGradient& gradient, device::GradientMember* described);
   // One set of launches for all.
   Status EnqueueGradients(const std::vector<device::GradientMember>& gradients);
-  // Enqueues what can be enqueued. The first error; the updates without one were enqueued, or remain.
   struct Remaining;  // an update that needs the host
-  Status EnqueueUpdates(const std::vector<DeviceUpdate>& updates, std::vector<Remaining>* remaining);
+  struct Filtered;   // an update of which the table below trains some keys
+  struct Left;
+  // Enqueues what can be enqueued. The first error; the updates without one were enqueued, or are left.
+  Status EnqueueUpdates(const std::vector<DeviceUpdate>& updates, Left* left);
   // Those with keys. sums: of each, by distinct key. gradients: of the sums that are not given
   Status EnqueueKept(const std::vector<const DeviceUpdate*>& updates, const std::vector<const float*>& sums,
-                     const std::vector<device::GradientMember>& gradients, std::vector<Remaining>* remaining);
-  Status Remain(const DeviceUpdate& update, const float* sums, std::vector<Remaining>* remaining);
+                     const std::vector<device::GradientMember>& gradients, Left* left);
+  Status Remain(const Member& member, const ApplyRequest& request, const float* sums, std::vector<Remaining>* remaining);
+  // --- filtered_update.cc
+  // On a worker. Those whose keys must all be looked for again remain.
+  Status UpdateFiltered(std::vector<Filtered> updates, std::vector<Remaining>* remaining);
+  // Of tables that differ.
+  Status UpdateFilteredTogether(const std::vector<Filtered>& updates, std::vector<Remaining>* remaining);
 
   std::vector<Member> members;
   std::shared_ptr<Scratch> scratch;  // of what was enqueued behind the lookup
@@ -73,6 +80,17 @@ struct DevicePlan::State::Remaining {
   ApplyRequest request;
   std::shared_ptr<HbmTable::Operation> owner;  // of keys and grads, or null
   std::vector<uint16_t> tables = {};           // of keys, or empty
+};
+
+struct DevicePlan::State::Filtered {
+  const Member* member;
+  const float* sums;
+  ApplyRequest request;
+};
+
+struct DevicePlan::State::Left {
+  std::vector<Remaining> remaining;
+  std::vector<Filtered> filtered;
 };
 
 }  // namespace multitier::hbm

@@ -61,7 +61,6 @@ class GroupFind {
 
  private:
   struct Missing;  // a member that BringUp looks up
-  class Turns;
 
   bool EnterGates();
   void NewOperations();
@@ -114,9 +113,10 @@ class GroupFind {
   device::LocalizeArgs localize_{};
 
   // Of BringUp.
-  bool places_ = false;
+  bool places_ = false, filters_ = false;
   size_t outbox_stride_ = 0;
   uint8_t* staged_ = nullptr;                // pinned
+  uint32_t* list_ = nullptr;                 // pinned [misses], if filters_: their numbers
   device::PlacedCounts* placed_ = nullptr;   // pinned [members + 1], the last one: of all
   std::shared_ptr<Scratch> outbox_scratch_;  // a table keeps it whose rows are pending
   uint8_t* outbox_rows_ = nullptr;           // pinned [misses, outbox_stride_]

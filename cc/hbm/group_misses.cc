@@ -32,24 +32,7 @@ struct GroupFind::Missing {
   bool places = false;       // some of them get rows of the table
   bool provisional = false;  // those of absent keys, too
   uint32_t absent = 0;
-};
-
-// The turns of the tables.
-class GroupFind::Turns {
- public:
-  explicit Turns(const std::vector<Missing>& missing) MT_NO_THREAD_SAFETY_ANALYSIS {  // a loop over objects
-    for (const Missing& one : missing) turns_.push_back(&one.table->turn_);
-    std::sort(turns_.begin(), turns_.end(), std::less<>());
-    for (Mutex* const turn : turns_) turn->lock();
-  }
-  ~Turns() MT_NO_THREAD_SAFETY_ANALYSIS {
-    for (Mutex* const turn : turns_) turn->unlock();
-  }
-  Turns(const Turns&) = delete;
-  Turns& operator=(const Turns&) = delete;
-
- private:
-  std::vector<Mutex*> turns_;
+  std::vector<uint32_t> filtered = {};  // places among its misses of keys that a filter has not admitted; for the update
 };
 
 std::vector<GroupFind::Missing> GroupFind::ListMissing() {
@@ -103,10 +86,14 @@ Status GroupFind::CopyOut(std::vector<Missing>* missing) MT_NO_THREAD_SAFETY_ANA
     table->ReleasePinsInTime();
     one.op->may_ask = table->grows_;
     if (table->AsksForRows(one.op, /*creates=*/false)) continue;
+    const bool filters = training_ && table->filters_ && table->options().filter.kind != AdmissionKind::kBloom;
     for (uint32_t r = 0; r < one.misses; ++r) {
       const auto* header = reinterpret_cast<const DeviceRowHeader*>(one.op->staged_below + r * one.stride);
-      one.absent += (header->flags & device::kRowProvisional) != 0;
+      if ((header->flags & device::kRowProvisional) == 0) continue;
+      ++one.absent;
+      if (filters) one.filtered.push_back(r);
     }
+    filters_ = filters_ || !one.filtered.empty();
     // A table that grows keeps provisional rows only where no row has to leave for them.
     const bool room =
         !table->grows_ || static_cast<uint64_t>(table->rows_.load()) + one.misses <= table->table_->view().capacity;
@@ -129,6 +116,7 @@ Status GroupFind::TakePlaces(const std::vector<Missing>& missing) {
     staged_bytes = one.offset + one.misses * one.stride;
   }
   placed_ = s.Pinned<device::PlacedCounts>(members + 1);
+  if (filters_) list_ = s.Pinned<uint32_t>(misses_);
   auto* const staged = s.OnDevice<uint8_t>(staged_bytes);
   stage_.num_keys = find_.num_keys;
   stage_.max_keys = n_;
@@ -242,6 +230,9 @@ void GroupFind::EnqueuePlaced(const std::vector<Missing>& missing) MT_NO_THREAD_
   Insist(missing,
          [&] { return d.Copy(stream_, placed_, stage_.placed, (members_.size() + 1) * sizeof(device::PlacedCounts)); });
   Insist(missing, [&] { return d.Copy(stream_, counts_, localize_.members, members_.size() * sizeof(device::MemberCounts)); });
+  if (filters_) {
+    Insist(missing, [&] { return d.Copy(stream_, list_, localize_.list, misses_ * sizeof(uint32_t)); });
+  }
   if (!places_) return;
   victims_ = std::min(misses_, static_cast<uint32_t>(kEagerVictimBytes / outbox_stride_));
   EnqueueVictims(missing);
@@ -259,7 +250,10 @@ void GroupFind::NotePlaced(const Missing& one) {
   const device::MemberCounts& counted = counts_[one.member];
   HbmTable* const table = one.table;
   Operation& op = *one.op;
-  op.complete = placed.to_place == one.misses && placed.unplaced == 0;
+  op.complete = placed.to_place == one.misses - one.filtered.size() && placed.unplaced == 0;
+  for (const uint32_t r : one.filtered) {
+    op.absent.push_back({missed_keys_[one.first + r], list_[one.first + r] - counted.first});
+  }
   if (one.provisional) op.can_create += one.absent;
   if (placed.to_place > 0) table->rows_ = static_cast<int64_t>(table->table_->view().capacity) - placed.free_rows;
   table->lookups_ += op.n;
@@ -300,7 +294,9 @@ Status GroupFind::BringUp() {
   if (missing.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(BringKeysDown());
   const WithoutAwait without_await;
-  const Turns turns(missing);
+  std::vector<HbmTable*> tables;
+  for (const Missing& one : missing) tables.push_back(one.table);
+  const HbmTable::Turns turns(tables);
   MT_RETURN_IF_ERROR(CopyOut(&missing));
   if (missing.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(TakePlaces(missing));

@@ -30,7 +30,7 @@
 // return the error.
 //
 // Filters. The table below applies the keys that a filter has not admitted, before anything changes in HBM. It counts them and
-// creates their rows.
+// creates their rows. After a group's lookup an update knows which these are: they alone are looked for again.
 //
 // Room below. If the last tier below has a size (bounded_below_), every row in HBM has a row in the table below from its first
 // update on. So a row that is handed down always has its place:
@@ -174,6 +174,7 @@ class HbmTable final : public EmbeddingTable {
   // kept: null, or gets the operation, whose rows stay in HBM until it is destroyed; then absent keys get provisional rows.
   // number: of the operation if it has one already, else 0.
   Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
+  class Turns;
   // For a group of tables (group_find.h). AwaitSnapshot: before the gate (Inside). TryEnter: null if the gate is closed or the
   // table does not work.
   void AwaitSnapshot() const { below_->AwaitSnapshot(); }
@@ -186,7 +187,7 @@ class HbmTable final : public EmbeddingTable {
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
   // The update of the rows that a training lookup found (kept_update.h); the lookup's operation is `op`, which LookupTo gave in
   // `kept`. Null if rows may have left HBM, if the table below is needed, or if there may be no room for new rows; then nothing
-  // was done. REQUIRES: CheckApply returned OK
+  // was done. Where the operation has absent keys, TrainAbsent goes first. REQUIRES: CheckApply returned OK
   class KeptUpdate;
   Result<std::shared_ptr<KeptUpdate>> BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request);
   static constexpr int kTries = 3;  // of a device call after which an operation cannot be undone

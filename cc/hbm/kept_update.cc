@@ -42,9 +42,23 @@ bool HbmTable::KeptUpdate::Begin(const std::shared_ptr<Operation>& op) {
 
 void HbmTable::KeptUpdate::Note(const Status& launched) {
   if (!launched.ok()) return table_->Break(launched);
+  const auto absent = static_cast<int64_t>(op_->absent.size()), found = int64_t{args.max_keys} - absent;
   table_->maybe_dirty_ = true;
-  table_->hits_ += args.max_keys;
-  table_->updates_ += args.max_keys;
+  table_->hits_ += found;
+  table_->misses_ += absent;
+  table_->updates_ += found;
+}
+
+Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const float* grads, const std::vector<int64_t>& counts) {
+  std::vector<int64_t> keys;
+  for (const Operation::Absent& one : op_->absent) keys.push_back(one.key);
+  ApplyRequest below = request;
+  below.keys = keys;
+  below.counts = counts;
+  below.grads = grads;
+  below.distinct = true;
+  below.version_set = &args.version;
+  return table_->below_->Apply(below);
 }
 
 void HbmTable::KeptUpdate::Settle(const Status& done, uint32_t created) {

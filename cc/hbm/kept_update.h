@@ -5,7 +5,7 @@
 //   Begin   enters the gate and takes the lookup's operation, so that its rows stay in HBM (HbmTable::BeginUpdate)
 //   Note    after the launch: an error breaks the table
 //   Settle  if it may have created rows, after the device has done it: counts these, and ends it
-// An update that is destroyed before its launch changes no row.
+// An update that is destroyed before its launch changes no row in HBM.
 //
 // Unsettled is thread-safe. Its lock is the innermost one. An update belongs to one thread at a time.
 
@@ -54,8 +54,11 @@ class HbmTable::KeptUpdate {
   void Settle(const Status& done, uint32_t created);
 
   HbmTable* table() const { return table_; }
+  const device::Table& view() const { return table_->table_->view(); }
   // Whether it may create rows: else it need not be settled.
   bool creates() const { return number_ != 0; }
+  // Trains the operation's absent keys in the table below, which gives the version. REQUIRES: the turn; none is in HBM
+  Status TrainAbsent(const ApplyRequest& request, const float* grads, const std::vector<int64_t>& counts);
   device::DeviceRule rule{};
   device::UpdateArgs args{};  // without sums, counts and created
 

@@ -4,6 +4,8 @@
 #ifndef CC_HBM_OPERATION_H_
 #define CC_HBM_OPERATION_H_
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -115,7 +117,14 @@ class HbmTable::Operation {
   uint64_t epoch = 0;       // of the table when the rows were found
   bool complete = false;    // each key has a row of the table
   uint64_t can_create = 0;  // the most rows that an update creates of those
-  uint64_t sweeps = 0;      // of pins, before its last find
+  // Of a group's lookup under a filter: keys without a row, which the table below trains. Then `complete` is said of the
+  // others.
+  struct Absent {
+    int64_t key;
+    uint32_t number;  // of its distinct keys
+  };
+  std::vector<Absent> absent;
+  uint64_t sweeps = 0;  // of pins, before its last find
   uint32_t noted_pins = 0;
   uint64_t provisional = 0;  // of the rows that were found: set near the budget of a table that grows
 };
@@ -146,6 +155,24 @@ class HbmTable::Alone {
   }
   const ClosedGate gate_;
   const WithoutAwait without_await_;
+};
+
+// The turns of several tables, each once, taken in the order of their addresses.
+class HbmTable::Turns {
+ public:
+  explicit Turns(const std::vector<HbmTable*>& tables) MT_NO_THREAD_SAFETY_ANALYSIS {  // a loop over objects
+    for (HbmTable* const table : tables) turns_.push_back(&table->turn_);
+    std::sort(turns_.begin(), turns_.end(), std::less<>());
+    for (Mutex* const turn : turns_) turn->lock();
+  }
+  ~Turns() MT_NO_THREAD_SAFETY_ANALYSIS {
+    for (Mutex* const turn : turns_) turn->unlock();
+  }
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+
+ private:
+  std::vector<Mutex*> turns_;
 };
 
 // Waits until no other thread takes a snapshot, and blocks the next one. A snapshot's own visitor does not wait.

@@ -13,6 +13,15 @@ __global__ void __launch_bounds__(kBlock) WidenKernel(WidenArgs args) {
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < args.n; i += gridDim.x * blockDim.x) args.to[i] = args.from[i];
 }
 
+__global__ void __launch_bounds__(kBlock) PiecesKernel(PiecesArgs args) {
+  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
+                 lane = threadIdx.x % 32;
+  for (uint32_t i = warp; i < args.n; i += warps) {
+    const Piece& piece = args.pieces[i];
+    for (uint32_t w = lane; w < piece.words; w += 32) piece.to[w] = piece.from[w];
+  }
+}
+
 __device__ __forceinline__ int64_t Clamped(int64_t x, int64_t end) { return x < 0 ? 0 : x >= end ? end - 1 : x; }
 
 // The row before clamping. *step: in its sequence.
@@ -74,6 +83,10 @@ namespace MT_KERNELS_NAMESPACE {
 
 Status Widen(Stream stream, const WidenArgs& args) {
   return MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, WidenKernel, args);
+}
+
+Status Pieces(Stream stream, const PiecesArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32), kBlock, PiecesKernel, args);
 }
 
 Status EntryRows(Stream stream, const OutputArgs& args) {

@@ -47,6 +47,7 @@
 #include <cstdint>
 
 #include "cc/base/status.h"
+#include "cc/device/kernels/misses.h"
 #include "cc/device/kernels/table.h"
 #include "cc/device/stream.h"
 
@@ -93,16 +94,6 @@ struct WidenArgs {
   uint32_t n;
 };
 
-struct MemberCounts {
-  uint32_t first;           // number of its first distinct key
-  uint32_t distinct;        // distinct keys
-  uint32_t misses;          // of them, without a row
-  uint32_t missed_entries;  // occurrences of the misses
-  uint32_t provisional;     // keys with a row that reads as absent
-  uint32_t used_pins;
-  uint32_t first_bad;  // of the entries (OutputMember)
-};
-
 // After dedup and find over members that each have a table of their own: see group.cu.cc.
 struct LocalizeArgs {
   DedupArgs dedup;         // of the launch before it, with its inverse, counts and entries
@@ -144,22 +135,6 @@ struct CompactArgs {
   int64_t* listed_keys = nullptr;     // out [max_keys]
   uint32_t* listed_counts = nullptr;  // out [max_keys]
   uint32_t* ranks = nullptr;          // out [max_keys]
-};
-
-// What became of the misses of one table.
-struct PlacedCounts {
-  uint32_t to_place;
-  uint32_t dirty_victims;
-  uint32_t unplaced;        // of those to place: they have no row of the table
-  uint32_t free_rows;       // of the table, if any were to be placed
-  uint32_t absent_entries;  // occurrences of misses whose staged row reads as absent
-};
-
-// The staged rows of one table, in a launch for several.
-struct StagedMember {
-  int64_t offset;                   // bytes: the row of rank r is at offset + r * stride
-  uint32_t stride;                  // 0: the table takes no part, and its misses get no rows
-  bool insert, insert_provisional;  // as in StageArgs
 };
 
 // For keys that Find missed: points them to their staged rows, and chooses those that insert is to place.
@@ -499,6 +474,7 @@ struct DeviceKernels {
   Status (*pin)(Stream stream, const PinArgs& args);
   Status (*sweep_pins)(Stream stream, const SweepPinsArgs& args);
   Status (*widen)(Stream stream, const WidenArgs& args);
+  Status (*pieces)(Stream stream, const PiecesArgs& args);
   Status (*localize)(Stream stream, const LocalizeArgs& args);  // after dedup and find
   Status (*entry_rows)(Stream stream, const OutputArgs& args);
   Status (*scales)(Stream stream, const OutputArgs& args);  // after entry_rows

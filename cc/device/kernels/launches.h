@@ -33,6 +33,7 @@ Status Renumber(Stream stream, const RenumberArgs& args);
 Status Pin(Stream stream, const PinArgs& args);
 Status SweepPins(Stream stream, const SweepPinsArgs& args);
 Status Widen(Stream stream, const WidenArgs& args);
+Status Pieces(Stream stream, const PiecesArgs& args);
 Status Localize(Stream stream, const LocalizeArgs& args);
 Status EntryRows(Stream stream, const OutputArgs& args);
 Status Scales(Stream stream, const OutputArgs& args);

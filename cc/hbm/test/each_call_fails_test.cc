@@ -146,7 +146,13 @@ TEST(EachCallFails, AnOperationOfAllRowsWorksOrChangesNothing) {
 }
 
 // Two tables and an apply to both. Each table is updated as a whole or not at all.
-TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
+// filters: the last key of each is not admitted.
+void FailEachCallOfAGroup(bool filters) {
+  const auto made_of = [filters](TableOptions options) {
+    options.filter.kind = filters ? AdmissionKind::kCounter : AdmissionKind::kNone;
+    options.filter.filter_freq = 2;
+    return options;
+  };
   int64_t calls = 1;
   int failures = 0;
   for (int64_t n = -1; n < calls; n += kStep) {  // first none
@@ -160,11 +166,13 @@ TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
     std::vector<DeviceApply> applies;
     std::vector<DeviceGradient> gradients;
     for (const size_t t : {0u, 1u}) {
-      tables[t] = MakeHbmTable(TieredOptions(kDim, 2, std::make_shared<MemoryTier>()), 16, device);
-      plains[t] = MakeTable(BasicOptions(kDim));
+      tables[t] = MakeHbmTable(made_of(TieredOptions(kDim, 2, std::make_shared<MemoryTier>())), 16, device);
+      plains[t] = MakeTable(made_of(BasicOptions(kDim)));
       const Training before = Sgd(Range(0, 8), 0.25f, kDim);
-      MT_ASSERT_OK(before.Run(plains[t].get()));
-      MT_ASSERT_OK(Train(before, tables[t].get()));
+      for (int i = 0; i < (filters ? 2 : 1); ++i) {
+        MT_ASSERT_OK(before.Run(plains[t].get()));
+        MT_ASSERT_OK(Train(before, tables[t].get()));
+      }
       members.push_back(caller.Plain(tables[t].get(), trainings[t].keys));
       updates.push_back(caller.UpdateOf(trainings[t], static_cast<int>(t)));
       applies.push_back({tables[t].get(), members[t].keys, updates[t].grad, nullptr, updates[t].request});
@@ -215,6 +223,10 @@ TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
   }
   EXPECT_GT(failures * kStep, 50);
 }
+
+TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) { FailEachCallOfAGroup(/*filters=*/false); }
+
+TEST(EachCallFails, EachTableOfAGroupUnderAFilterIsUpdatedAsAWholeOrNot) { FailEachCallOfAGroup(/*filters=*/true); }
 
 }  // namespace
 }  // namespace multitier::hbm::each_call_fails_test

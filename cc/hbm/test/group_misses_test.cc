@@ -19,6 +19,19 @@ Cost Least(const Cost& a, const Cost& b) {
 }
 
 // Tables of one device, each with a plain one to compare with.
+TableOptions Filtering(TableOptions options, const AdmissionSpec& filter) {
+  options.filter = filter;
+  return options;
+}
+
+AdmissionSpec AdmitsAfter(int64_t occurrences, AdmissionKind kind = AdmissionKind::kCounter) {
+  AdmissionSpec filter;
+  filter.kind = kind;
+  filter.filter_freq = occurrences;
+  filter.max_element_size = 1000;
+  return filter;
+}
+
 class ManyTables {
  public:
   using Make = std::function<std::unique_ptr<HbmTable>(std::shared_ptr<device::Device>)>;
@@ -126,13 +139,25 @@ TEST(GroupMisses, AStepOfTablesThatGrowTakesFewCalls) {
   tables.Compare();
 }
 
+TEST(GroupMisses, AStepUnderAFilterTakesFewCalls) {
+  const AdmissionSpec filter = AdmitsAfter(3);
+  ManyTables tables(
+      [&](std::shared_ptr<device::Device> device) {
+        return MakeHbmTable(Filtering(TieredOptions(kDim, 8, std::make_shared<MemoryTier>()), filter), 64, std::move(device));
+      },
+      Filtering(BasicOptions(kDim), filter));
+  ExpectAtMost(tables.SteadyStep(1), {50, 150, 4});
+  tables.Compare();
+}
+
 // Two tables and their plain ones.
 struct Two {
-  explicit Two(int dram_rows, int hbm_rows) : device(NewEmulatedDevice()), caller(device) {
+  explicit Two(int dram_rows, int hbm_rows, const AdmissionSpec& filter = AdmissionSpec())
+      : device(NewEmulatedDevice()), caller(device) {
     for (int t = 0; t < 2; ++t) {
       lower.push_back(std::make_shared<MemoryTier>());
-      tables.push_back(MakeHbmTable(TieredOptions(kDim, dram_rows, lower.back()), hbm_rows, device));
-      plain.push_back(MakeTable(BasicOptions(kDim)));
+      tables.push_back(MakeHbmTable(Filtering(TieredOptions(kDim, dram_rows, lower.back()), filter), hbm_rows, device));
+      plain.push_back(MakeTable(Filtering(BasicOptions(kDim), filter)));
     }
   }
   // A lookup with a plan; its update's status. The plain tables have only been read.
@@ -176,6 +201,48 @@ TEST(GroupMisses, RowsThatATableBelowRefusesStayThere) {
   two.lower[0]->FailWrite(1, OkStatus(), 0);
   MT_ASSERT_OK(two.tables[0]->Drain());
   two.Compare();
+}
+
+TEST(GroupMisses, UnderAFilterTheTablesBelowCountAndAdmit) {
+  for (const AdmissionKind kind : {AdmissionKind::kCounter, AdmissionKind::kBloom}) {
+    Two two(4, 6, AdmitsAfter(3, kind));
+    std::mt19937_64 random(5);
+    for (int step = 0; step < (kSanitized ? 4 : 12); ++step) {
+      Training training = SomeTraining(*FindUpdateRule("sgd"), SomeKeys(12, &random), kDim, &random);
+      training.keys.push_back(100 + step);
+      training.grads.resize(training.keys.size() * kDim, 0.5f);
+      MT_ASSERT_OK(two.Step(training));
+      for (const auto& plain : two.plain) MT_ASSERT_OK(training.Run(plain.get()));
+    }
+    two.Compare();
+  }
+}
+
+// Between a lookup and its update, other updates let the filter admit a key, and another lookup brings its row into HBM.
+TEST(GroupMisses, AKeyThatWasAbsentIsUpdatedWhereItIsNow) {
+  for (const bool comes_up : {false, true}) {
+    Two two(8, 16, AdmitsAfter(3));
+    const Training training = Sgd({1, 2, 3}, 1.0f, kDim), other = Sgd({2}, 0.5f, kDim);
+    std::vector<DeviceMember> members;
+    for (const auto& table : two.tables) members.push_back(two.caller.Plain(table.get(), training.keys));
+    DevicePlan plan;
+    MT_ASSERT_OK(two.caller.Lookup(members, &plan));
+    for (int i = 0; i < 3; ++i) {  // the third one admits it
+      for (size_t t = 0; t < 2; ++t) {
+        MT_ASSERT_OK(Train(other, two.tables[t].get()));
+        MT_ASSERT_OK(other.Run(two.plain[t].get()));
+        if (!comes_up) continue;
+        EXPECT_TRUE(SameBits(LookupAll(two.tables[t].get(), {2}), LookupAll(two.plain[t].get(), {2})));
+      }
+    }
+    EXPECT_EQ(TierOf(two.tables[0].get(), {2}), std::vector<int32_t>{comes_up ? 0 : 1});
+    MT_ASSERT_OK(two.caller.Update(plan, {two.caller.UpdateOf(training, 0), two.caller.UpdateOf(training, 1)}));
+    for (size_t t = 0; t < 2; ++t) {
+      MT_ASSERT_OK(training.Run(two.plain[t].get()));
+      EXPECT_TRUE(SameBits(LookupAll(two.tables[t].get(), {1, 2, 3}), LookupAll(two.plain[t].get(), {1, 2, 3}))) << t;
+    }
+    two.Compare();
+  }
 }
 
 // More misses than come down with the numbers, and then more victims.
