@@ -6,10 +6,11 @@
 #include <cuda_runtime.h>
 
 #include <cub/device/device_radix_sort.cuh>
-#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/device/device_code.h"
 #include "cc/device/kernels/kernels.h"
 
@@ -30,25 +31,13 @@ Status ToStatus(const char* call, cudaError_t error) {
 cudaStream_t Get(Stream stream) { return static_cast<cudaStream_t>(stream.native); }
 cudaEvent_t Get(Event event) { return static_cast<cudaEvent_t>(event.native); }
 
-void CUDART_CB CallPoke(void* poke) {
-  auto* const function = static_cast<std::function<void()>*>(poke);
-  (*function)();
-  delete function;
-}
-
 class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, std::string name) : ordinal_(ordinal), name_(std::move(name)) {}
   ~CudaDevice() override {
     const OnGpu here(ordinal_);
-    if (pokes_ == nullptr) return;
-    (void)cudaStreamSynchronize(pokes_);
-    (void)cudaStreamDestroy(pokes_);
-  }
-
-  Status Init() {
-    const OnGpu here(ordinal_);
-    return MT_CUDA(cudaStreamCreateWithFlags(&pokes_, cudaStreamNonBlocking));
+    MutexLock lock(mutex_);
+    for (const cudaEvent_t event : idle_events_) (void)cudaEventDestroy(event);
   }
 
   const char* name() const override { return name_.c_str(); }
@@ -133,22 +122,34 @@ class CudaDevice : public Device {
     (void)cudaGetLastError();
     return false;
   }
-  // Pokes have a stream of their own, so that the caller's stream does not wait
-  // for a thread of the host.
-  Status WhenHappened(Event event, std::function<void()> poke) override {
+  // On an event, as cudaStreamSynchronize keeps a core busy.
+  Status Synchronize(Stream stream) override {
     const OnGpu here(ordinal_);
-    MT_RETURN_IF_ERROR(MT_CUDA(cudaStreamWaitEvent(pokes_, Get(event), 0)));
-    auto* const function = new std::function<void()>(std::move(poke));
-    const Status status = MT_CUDA(cudaLaunchHostFunc(pokes_, CallPoke, function));
-    if (!status.ok()) delete function;
-    return status;
+    MT_ASSIGN_OR_RETURN(const cudaEvent_t event, BlockingEvent());
+    const Status recorded = MT_CUDA(cudaEventRecord(event, Get(stream)));
+    const Status waited = recorded.ok() ? MT_CUDA(cudaEventSynchronize(event)) : recorded;
+    MutexLock lock(mutex_);
+    idle_events_.push_back(event);
+    return waited;
   }
-  Status Synchronize(Stream stream) override { return MT_CUDA(cudaStreamSynchronize(Get(stream))); }
 
  private:
+  Result<cudaEvent_t> BlockingEvent() {
+    MutexLock lock(mutex_);
+    cudaEvent_t event = nullptr;
+    if (idle_events_.empty()) {
+      MT_RETURN_IF_ERROR(MT_CUDA(cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming)));
+      return event;
+    }
+    event = idle_events_.back();
+    idle_events_.pop_back();
+    return event;
+  }
+
   const int ordinal_;
   const std::string name_;
-  cudaStream_t pokes_ = nullptr;
+  Mutex mutex_;
+  std::vector<cudaEvent_t> idle_events_ MT_GUARDED_BY(mutex_);  // as many as threads waited at the same time
 };
 
 }  // namespace
@@ -174,9 +175,7 @@ Result<std::shared_ptr<Device>> OpenCudaDevice(int ordinal) {
                                    "): expected compute capability 8.0 or newer, found ", properties.major, ".",
                                    properties.minor);
   }
-  auto device = std::make_shared<CudaDevice>(ordinal, properties.name);
-  MT_RETURN_IF_ERROR(device->Init());
-  return std::shared_ptr<Device>(std::move(device));
+  return std::shared_ptr<Device>(std::make_shared<CudaDevice>(ordinal, properties.name));
 }
 
 }  // namespace multitier::device

@@ -6,7 +6,7 @@
 //   event      Record(stream, e): happens when the work before it is done;  Wait(stream, e): the stream continues after it
 //   host       after Happened(e) or Synchronize(stream), the host may read the memory that the work wrote
 //
-// Only Synchronize blocks; only administration and tests use it. The default stream is not used.
+// Only Synchronize blocks. The default stream is not used.
 // The caller frees memory only after the work that uses it is done. The device does not track allocations: Buffer owns memory.
 // Errors: ResourceExhausted if memory runs out (with the sizes requested and free), Internal for a failed launch or copy.
 // Thread-safe. If two threads enqueue work on one stream, they must order it themselves.
@@ -63,9 +63,7 @@ class Device {
   virtual Status Wait(Stream stream, Event event) = 0;
   // Whether the last Record is done; true for an event that was never recorded.
   virtual Result<bool> Happened(Event event) = 0;
-  // Calls poke when the last Record is done: at once, or later on another thread. poke must not block or call the device.
-  virtual Status WhenHappened(Event event, std::function<void()> poke) = 0;
-  // Waits for the work of the stream.
+  // Waits for the work that the stream has by now. The thread sleeps.
   virtual Status Synchronize(Stream stream) = 0;
 };
 

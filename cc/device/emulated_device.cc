@@ -375,21 +375,6 @@ Result<bool> EmulatedDevice::Happened(Event event) {
   return true;
 }
 
-Status EmulatedDevice::WhenHappened(Event event, std::function<void()> poke) {
-  {
-    HiddenLock lock(&state_->mutex);
-    if (state_->FailsNow()) return Injected("WhenHappened");
-    EmulatedEvent* const e = Get(event);
-    const int64_t times = e->recorded;
-    while (e->happened < times) {
-      if (!state_->Advance()) simt::Fail("the host waits for an event that cannot happen");
-    }
-    simt::Acquire(&e->order);
-  }
-  poke();
-  return OkStatus();
-}
-
 Status EmulatedDevice::Synchronize(Stream stream) {
   HiddenLock lock(&state_->mutex);
   ++state_->synchronizations;

@@ -51,7 +51,6 @@ class EmulatedDevice : public Device {
   Status Record(Stream stream, Event event) override;
   Status Wait(Stream stream, Event event) override;
   Result<bool> Happened(Event event) override;
-  Status WhenHappened(Event event, std::function<void()> poke) override;
   Status Synchronize(Stream stream) override;
 
   // Call number n from now on fails; 0 is the next call. Calls that return a Status or a Result and launches are counted.

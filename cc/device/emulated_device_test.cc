@@ -149,19 +149,6 @@ TEST(EmulatedDeviceTest, AnEventThatWasNeverRecordedHasHappened) {
   device->Delete(event);
 }
 
-TEST(EmulatedDeviceTest, PokeComesAfterTheEvent) {
-  auto device = NewDevice();
-  const Stream stream = *device->NewStream();
-  const Event event = *device->NewEvent();
-  const Buffer pinned = *Buffer::Pinned(device, kBytes);
-  ASSERT_TRUE(device->Fill(stream, pinned.as<void>(), 1, kBytes).ok());
-  ASSERT_TRUE(device->Record(stream, event).ok());
-  int64_t seen = 0;
-  ASSERT_TRUE(device->WhenHappened(event, [&] { seen = pinned.as<int64_t>()[kN - 1]; }).ok());
-  EXPECT_EQ(seen, 0x0101010101010101);
-  device->Delete(event);
-}
-
 TEST(EmulatedDeviceTest, ThreadsEnqueueSideBySide) {
   auto device = NewDevice();
   const auto work = [&device] {

@@ -97,10 +97,6 @@ class BreakingDevice : public device::EmulatedDevice {
     MT_RETURN_IF_ERROR(Called("Happened"));
     return EmulatedDevice::Happened(event);
   }
-  Status WhenHappened(device::Event event, std::function<void()> poke) override {
-    MT_RETURN_IF_ERROR(Called("WhenHappened"));
-    return EmulatedDevice::WhenHappened(event, std::move(poke));
-  }
   Status Synchronize(device::Stream stream) override {
     MT_RETURN_IF_ERROR(Called("Synchronize"));
     return EmulatedDevice::Synchronize(stream);
