@@ -213,7 +213,7 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   Operation::Numbers* const numbers = op->counted_on_device;
   op->to_place.list = s.OnDevice<uint32_t>(n);
   op->to_place.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(n));
-  op->to_place.length = &numbers->placed.to_place;
+  op->to_place.length = &numbers->listed_to_place;
   device::InsertArgs& insert = op->insert;
   insert = device::InsertArgs{};
   for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(1);

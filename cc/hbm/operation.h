@@ -66,6 +66,7 @@ class HbmTable::Operation {
   struct Numbers {
     uint32_t distinct = 0;
     uint32_t misses = 0;
+    uint32_t listed_to_place = 0;  // exchange reads it while it writes placed.to_place
     device::PlacedCounts placed{};
     uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
     uint32_t created = 0;
