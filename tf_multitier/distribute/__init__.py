@@ -4,7 +4,7 @@ tf_multitier.distribute.serve()                  # the main program of a paramet
 strategy = tf_multitier.distribute.CollectiveStrategy()    # of each process of a world
 """
 
-from tf_multitier._src.processes.wire import set_wire_dtype
+from tf_multitier._src.processes.wire_dtype import set_wire_dtype
 from tf_multitier.distribute.checkpoints import CheckpointManager
 from tf_multitier.distribute.collective import CollectiveStrategy
 from tf_multitier.distribute.server import serve

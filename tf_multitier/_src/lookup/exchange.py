@@ -11,7 +11,7 @@ A distinct key crosses once each way, with the number of its occurrences and of 
 code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there where that is fewer
 bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
 
-Rows and their gradients cross as float32, or rounded to the type of processes/wire.py.
+Rows and their gradients cross as float32, or rounded to the type of processes/wire_dtype.py.
 """
 
 import typing
@@ -28,7 +28,7 @@ from tf_multitier._src.lookup.lookup_member import Member
 from tf_multitier._src.options import option_record
 from tf_multitier._src.processes import reduced_gradients
 from tf_multitier._src.processes import world as worlds
-from tf_multitier._src.processes.wire import wire_dtype
+from tf_multitier._src.processes.wire_dtype import wire_dtype
 from tf_multitier._src.tensorflow.internals import colocate_with
 from tf_multitier._src.tensorflow.internals import device_of_new_ops
 from tf_multitier._src.tensorflow.internals import FuncGraph
