@@ -84,7 +84,7 @@ struct GroupMember {
   Span<const int64_t> indices;  // sparse: [entries, 2], row-major order; ragged: splits [batch + 1]; dense: none
   Span<const float> weights;    // [entries], or empty: all weights are 1
   Span<const int32_t> counts;   // [entries] how often each occurs, or empty: once. For the plan
-  // [entries] the initializer of each, of tables whose initializers are a list. Of a repeated key, that of its first entry
+  // [entries] which initializer of its table's list a key without a row gets. For a repeated key, its first entry decides
   Span<const uint16_t> tables;
   int64_t batch = 0;     // dense: the number of keys
   int64_t steps = 1;     // sequences: number of steps
@@ -153,7 +153,7 @@ class GroupPlan {
     int64_t batch = 0;           // rows of the output; each step counts as a row
     Span<const float> weights;   // owned by the caller
     std::vector<int64_t> rows;   // [entries] the row of each entry; empty: entry i is row i
-    ReusedArray<float> factors;  // [batch] factor of a row's gradient; with weights, its divisor
+    ReusedArray<float> factors;  // [batch] what a row's gradient is multiplied by; with weights, what it is divided by
     bool has_factors = false;
     PartitionedKeys routed;  // if there are several pieces
     std::vector<Piece> pieces;

@@ -33,8 +33,8 @@
 //               `to` and sets `moved`. Otherwise it changes nothing: the record was freed, or it is being read or written.
 //   4. release  Moved: the tier holds `to` and no longer `from`. Not moved: the tier discards `to`, still holds `from`, and
 //               tries again later.
-// What the owner may free during a move: `from` before step 3, which then finds another location and does not set `moved`; and
-// `to` from step 3 on, even before step 4.
+// During a move the owner may free `from` before step 3. That step then finds another location, and does not set `moved`. From
+// step 3 on it may free `to`, even before step 4.
 // Locks. The relocator takes the owner's locks. So the owner holds none of them when it calls one of these methods:
 //   Write, Sync, Remove, Compact          they may call the relocator (and a thread of the tier may, at any time)
 //   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
@@ -84,8 +84,8 @@ struct WriteRecord {
 struct ReadRecord {
   int64_t key = 0;  // the expected key. If the location has a record of another key, that record is read
   uint32_t location = 0;
-  // In: true if the caller does not know the key. Out: false if the record is damaged and the tier has found a key for it and
-  // set `key`. The caller must then check that its row of this key is at this location.
+  // In: true if the caller does not know the key. Out: false if the tier has found a key and set `key`. If the record is
+  // damaged, the caller must then check that its row of this key is at this location.
   bool any_key = false;
   uint8_t* row_data = nullptr;  // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
   RecordHeader header;          // out; after DataLoss only its key is set, and only if the tier knows the key

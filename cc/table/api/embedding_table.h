@@ -33,10 +33,10 @@
 //   keep       a flush when the table is destroyed: a graceful close loses nothing
 // A record that the tier wrote and synced by itself (a sealed segment of SSDHASH) is acknowledged, too. After a crash a key
 // reads as its newest acknowledged record. It may be older than the row in memory was. It is never torn, and a key that was
-// removed before a Flush does not return. A table does not recover keys that a filter counted but did not admit, a Bloom
-// filter's counts, and recency: tiers do not store them. A last tier with a size keeps no copies: a Flush moves all rows into
-// it, so they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written again. Such
-// records come on top of the tier's size.
+// removed before a Flush does not return. A table does not recover recency, the counts of a Bloom filter, and the keys that a
+// counter filter has not admitted: durable tiers do not store them. A last tier with a size keeps no copies: a Flush moves all
+// rows into it, so they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written
+// again. Such records come on top of the tier's size.
 //
 // This is the interface, and the life of a table in host memory (host_table.h). A table in HBM (hbm/hbm_table.h) stands above
 // one and keeps copies of rows.
@@ -45,9 +45,9 @@
 // operation, above the DRAM budget; and the entries of the counter filter for keys that are not admitted yet (24 bytes per
 // key).
 //
-// Thread-safe: every method from any thread. AddSlots, Clear, and Flush over a last tier with a size run alone. They wait until
-// a snapshot and the running operations have ended, and hold new operations back. A snapshot holds operations back only while
-// it marks its moment. Everything else runs concurrently.
+// Thread-safe: every method from any thread. These run alone: AddSlots, Clear, and a Flush if the last tier has a size. They
+// wait until a snapshot and the running operations have ended, and hold new operations back. A snapshot holds operations back
+// only while it marks its moment. Everything else runs concurrently.
 
 #ifndef CC_TABLE_API_EMBEDDING_TABLE_H_
 #define CC_TABLE_API_EMBEDDING_TABLE_H_
@@ -73,8 +73,8 @@ struct ApplyRequest {
   Span<const int64_t> keys;      // [n], repeats allowed
   const float* grads = nullptr;  // [n, dim]
   Span<const int64_t> counts;    // [n] occurrences of each entry, or empty: one each
-  // [n] the table of each entry, which decides what a new row begins with; of a repeated key, its first entry's. Empty or
-  // kNoTable: unknown; with several tables, the key must then have a row.
+  // [n] the table of each entry decides what a new row begins with. For a repeated key, its first entry decides. Empty or
+  // kNoTable: unknown. If there are several tables, such a key must have a row.
   Span<const uint16_t> tables;
   const UpdateRule* rule = nullptr;
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
@@ -108,8 +108,8 @@ class EmbeddingTable : public TableAdmin {
                         uint32_t* places = nullptr,                                          // places: [n]
                         int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
                         ReadFor reason = ReadFor::kTraining,
-                        // [n] the table of each key, which decides what it reads without a row; of a repeated key, that of
-                        // its first entry. Empty: there is one table. InvalidArgument otherwise (CheckTables)
+                        // [n] the table of each key decides what a key without a row reads. For a repeated key, its first
+                        // entry decides. May be empty if there is one table (CheckTables)
                         Span<const uint16_t> tables = {}) = 0;
 
   // Like Lookup, without its effects: no row moves or counts as used, and no hits and misses are counted.
@@ -122,9 +122,9 @@ class EmbeddingTable : public TableAdmin {
   virtual const AbsentValues& absent_values() const = 0;
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
-  // passed, or until ReleasePrefetched(). If a row was kept before, the later timeout holds; its next use ends both. Creates no
-  // key. At most a quarter of the DRAM budget is kept in this way. Further rows stay where they are. `pinned` (may be null):
-  // how many rows this call keeps that were not kept before.
+  // passed, or until ReleasePrefetched(). If a row is kept already, the later timeout holds. Creates no key. At most a quarter
+  // of the DRAM budget is kept in this way. Further rows stay where they are. `pinned` (may be null): how many rows this call
+  // keeps that were not kept before.
   virtual Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) = 0;
   virtual void ReleasePrefetched() = 0;
 
