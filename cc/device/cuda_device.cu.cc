@@ -106,11 +106,12 @@ class CudaDevice : public Device {
                     cub::DeviceRadixSort::SortKeys(scratch, bytes, from, to, n, 32, 32 + bits, Get(stream)));
   }
 
-  Result<Event> NewEvent() override {
-    const OnGpu here(ordinal_);
-    cudaEvent_t event = nullptr;
-    MT_RETURN_IF_ERROR(MT_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
-    return Event{event};
+  Result<Event> NewEvent() override { return NewEventWith(cudaEventDisableTiming); }
+  Result<Event> NewTimedEvent() override { return NewEventWith(cudaEventDefault); }
+  Result<double> Seconds(Event from, Event to) override {
+    float milliseconds = 0;
+    MT_RETURN_IF_ERROR(MT_CUDA(cudaEventElapsedTime(&milliseconds, Get(from), Get(to))));
+    return static_cast<double>(milliseconds) / 1000;
   }
   void Delete(Event event) override { (void)cudaEventDestroy(Get(event)); }
   Status Record(Stream stream, Event event) override { return MT_CUDA(cudaEventRecord(Get(event), Get(stream))); }
@@ -134,6 +135,12 @@ class CudaDevice : public Device {
   }
 
  private:
+  Result<Event> NewEventWith(unsigned flags) {
+    const OnGpu here(ordinal_);
+    cudaEvent_t event = nullptr;
+    MT_RETURN_IF_ERROR(MT_CUDA(cudaEventCreateWithFlags(&event, flags)));
+    return Event{event};
+  }
   Result<cudaEvent_t> BlockingEvent() {
     MutexLock lock(mutex_);
     cudaEvent_t event = nullptr;

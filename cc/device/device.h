@@ -57,6 +57,10 @@ class Device {
   virtual Status SortByUpper(Stream stream, const uint64_t* from, uint64_t* to, uint32_t n, int bits, void* scratch) = 0;
 
   virtual Result<Event> NewEvent() = 0;
+  // An event that Seconds can be asked of.
+  virtual Result<Event> NewTimedEvent() = 0;
+  // Between two timed events that have happened.
+  virtual Result<double> Seconds(Event from, Event to) = 0;
   // REQUIRES: it has happened, or was never recorded.
   virtual void Delete(Event event) = 0;
   virtual Status Record(Stream stream, Event event) = 0;

@@ -5,6 +5,7 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,7 @@ class HiddenLock {
 
 struct EmulatedEvent {
   int64_t recorded = 0, happened = 0;  // how often
+  timespec time{};                     // when it happened last
   char order;                          // an address, for TSan
 };
 
@@ -99,6 +101,13 @@ void SortNumbers(const Operation& operation) {
   if (source != to) std::memcpy(to, source, operation.bytes);
 }
 
+uint64_t DigestOf(const void* memory, size_t bytes) {
+  const auto* const from = static_cast<const unsigned char*>(memory);
+  uint64_t digest = 0xcbf29ce484222325u ^ bytes;
+  for (size_t i = 0; i < bytes; ++i) digest = (digest ^ from[i]) * 0x100000001b3u;
+  return digest ^ digest >> 32;
+}
+
 // One allocation. The type is local to this file, so that an instrumented file cannot instantiate the same map.
 struct Allocation {
   size_t bytes = 0;
@@ -115,6 +124,7 @@ struct EmulatedDevice::State {
   mutable HiddenMutex mutex;
   simt::Machine machine;
   std::vector<EmulatedStream*> streams;
+  std::vector<EmulatedEvent*> deleted;    // streams may still have waits for them
   std::map<void*, Allocation> allocated;  // device memory
   size_t used_bytes = 0;
   uint64_t random;
@@ -123,7 +133,14 @@ struct EmulatedDevice::State {
   int64_t synchronizations = 0, launches = 0;
   int64_t fail_every = 0, allocations = 0;
   int64_t overtaken_copies = 0;
+  uint64_t copied_down = 0;
 
+  bool IsOnDevice(const void* memory) const {
+    auto after = allocated.upper_bound(const_cast<void*>(memory));
+    if (after == allocated.begin()) return false;
+    --after;
+    return memory < static_cast<const char*>(after->first) + after->second.bytes;
+  }
   uint64_t Random() {
     random = random * 6364136223846793005u + 1442695040888963407u;
     return random >> 33;
@@ -177,6 +194,7 @@ void EmulatedDevice::State::Execute(EmulatedStream* stream, const Operation& ope
       break;
     case Operation::kCopy:
       std::memcpy(operation.to, operation.from, operation.bytes);  // as the stream: TSan sees it
+      if (IsOnDevice(operation.from) && !IsOnDevice(operation.to)) copied_down += DigestOf(operation.to, operation.bytes);
       break;
     case Operation::kFill:
       std::memset(operation.to, operation.byte, operation.bytes);
@@ -187,6 +205,7 @@ void EmulatedDevice::State::Execute(EmulatedStream* stream, const Operation& ope
     case Operation::kRecord:
       simt::Release(&operation.event->order);
       ++operation.event->happened;
+      clock_gettime(CLOCK_MONOTONIC, &operation.event->time);
       break;
     case Operation::kWait:
       simt::Acquire(&operation.event->order);
@@ -225,6 +244,7 @@ EmulatedDevice::~EmulatedDevice() {
     simt::DeleteTsanFiber(stream->tsan);
     delete stream;
   }
+  for (const EmulatedEvent* event : state_->deleted) delete event;
   for (const auto& [memory, allocation] : state_->allocated) std::free(memory);
 }
 
@@ -241,7 +261,8 @@ Result<void*> EmulatedDevice::Allocate(size_t bytes) {
     return ResourceExhaustedError("emulated device: no memory for ", bytes, " bytes; ", free, " of ",
                                   state_->options.memory_bytes, " bytes are free");
   }
-  for (size_t i = 0; i < rounded; ++i) static_cast<unsigned char*>(memory)[i] = 0xa5;  // uninstrumented, so no access for TSan
+  const auto byte = static_cast<unsigned char>(state_->options.new_memory);
+  for (size_t i = 0; i < rounded; ++i) static_cast<unsigned char*>(memory)[i] = byte;  // uninstrumented, so no access for TSan
   state_->allocated[memory].bytes = rounded;
   state_->used_bytes += rounded;
   return memory;
@@ -342,7 +363,7 @@ Result<Event> EmulatedDevice::NewEvent() {
 void EmulatedDevice::Delete(Event event) {
   HiddenLock lock(&state_->mutex);
   if (Get(event)->happened < Get(event)->recorded) simt::Fail("an event is deleted before it happened");
-  delete Get(event);
+  state_->deleted.push_back(Get(event));
 }
 
 Status EmulatedDevice::Record(Stream stream, Event event) {
@@ -373,6 +394,13 @@ Result<bool> EmulatedDevice::Happened(Event event) {
   if (e->happened < e->recorded) return false;
   simt::Acquire(&e->order);
   return true;
+}
+
+Result<double> EmulatedDevice::Seconds(Event from, Event to) {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Seconds");
+  const timespec &a = Get(from)->time, &b = Get(to)->time;
+  return static_cast<double>(b.tv_sec - a.tv_sec) + 1e-9 * static_cast<double>(b.tv_nsec - a.tv_nsec);
 }
 
 Status EmulatedDevice::Synchronize(Stream stream) {
@@ -426,6 +454,11 @@ int64_t EmulatedDevice::overtaken_copies() const {
 size_t EmulatedDevice::used_bytes() const {
   HiddenLock lock(&state_->mutex);
   return state_->used_bytes;
+}
+
+uint64_t EmulatedDevice::copied_down() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->copied_down;
 }
 
 simt::Stats EmulatedDevice::stats() const {

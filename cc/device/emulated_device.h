@@ -28,6 +28,7 @@ class EmulatedDevice : public Device {
     size_t memory_bytes = size_t{1} << 30;
     // 0: none. Otherwise one of this number of copies, drawn by the seed, runs only once no other stream has work that may run.
     int late_copies = 0;
+    int new_memory = 0xa5;  // the byte that new device memory is filled with
   };
   // kernels: null if a test launches only its own kernels.
   EmulatedDevice(const Options& options, const DeviceKernels* kernels);
@@ -47,6 +48,8 @@ class EmulatedDevice : public Device {
   size_t SortScratchBytes(uint32_t n) override { return n * sizeof(uint64_t); }
   Status SortByUpper(Stream stream, const uint64_t* from, uint64_t* to, uint32_t n, int bits, void* scratch) override;
   Result<Event> NewEvent() override;
+  Result<Event> NewTimedEvent() override { return NewEvent(); }
+  Result<double> Seconds(Event from, Event to) override;
   void Delete(Event event) override;
   Status Record(Stream stream, Event event) override;
   Status Wait(Stream stream, Event event) override;
@@ -64,6 +67,9 @@ class EmulatedDevice : public Device {
   int64_t launches() const;          // of them, kernels and sorts
   int64_t overtaken_copies() const;  // late copies that an operation of another stream has overtaken
   size_t used_bytes() const;         // of device memory
+  // A digest of all bytes that were copied from device memory to the host, whatever the order of the copies. Devices that
+  // differ in Options::new_memory have the same digest if no work depends on memory that was never written.
+  uint64_t copied_down() const;
   simt::Stats stats() const;
 
   struct State;  // of emulated_device.cc

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "cc/device/device_code.h"
 
@@ -54,6 +55,53 @@ TEST(EmulatedDeviceTest, WorkOfOneStreamRunsInOrder) {
     ASSERT_TRUE(device->Copy(stream, pinned.as<void>(), memory.as<void>(), kBytes).ok());
     ASSERT_TRUE(device->Synchronize(stream).ok());
     for (int i = 0; i < kN; ++i) ASSERT_EQ(pinned.as<int64_t>()[i], 7);
+  }
+}
+
+TEST(EmulatedDeviceTest, TheDigestOfWhatCameDownShowsAReadOfNewMemory) {
+  for (const size_t written : {kBytes, kBytes - 1}) {
+    std::vector<uint64_t> digests;
+    for (const int byte : {0x00, 0xff}) {
+      EmulatedDevice::Options options;
+      options.new_memory = byte;
+      auto device = std::make_shared<EmulatedDevice>(options, nullptr);
+      const Stream stream = *device->NewStream();
+      const Buffer memory = *Buffer::OnDevice(device, kBytes), other = *Buffer::OnDevice(device, kBytes);
+      const Buffer pinned = *Buffer::Pinned(device, kBytes);
+      ASSERT_TRUE(device->Fill(stream, memory.as<void>(), 7, written).ok());
+      ASSERT_TRUE(device->Copy(stream, other.as<void>(), memory.as<void>(), kBytes).ok());  // does not come down
+      ASSERT_TRUE(device->Copy(stream, pinned.as<void>(), other.as<void>(), kBytes).ok());
+      ASSERT_TRUE(device->Synchronize(stream).ok());
+      digests.push_back(device->copied_down());
+    }
+    EXPECT_EQ(digests[0] == digests[1], written == kBytes);
+  }
+}
+
+TEST(EmulatedDeviceTest, TimedEventsGiveTheTimeBetweenThem) {
+  auto device = NewDevice();
+  const Stream stream = *device->NewStream();
+  const Event first = *device->NewTimedEvent(), second = *device->NewTimedEvent();
+  const Buffer memory = *Buffer::OnDevice(device, kBytes);
+  ASSERT_TRUE(device->Record(stream, first).ok());
+  ASSERT_TRUE(device->Fill(stream, memory.as<void>(), 0, kBytes).ok());
+  ASSERT_TRUE(device->Record(stream, second).ok());
+  ASSERT_TRUE(device->Synchronize(stream).ok());
+  EXPECT_GT(*device->Seconds(first, second), 0);
+  EXPECT_EQ(*device->Seconds(first, first), 0);
+}
+
+// A stream whose wait is still enqueued when the event ends.
+TEST(EmulatedDeviceTest, AnEventMayEndBeforeAWaitForIt) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    auto device = NewDevice(seed);
+    const Stream one = *device->NewStream(), two = *device->NewStream();
+    const Event event = *device->NewEvent();
+    ASSERT_TRUE(device->Record(one, event).ok());
+    ASSERT_TRUE(device->Wait(two, event).ok());
+    ASSERT_TRUE(device->Synchronize(one).ok());
+    device->Delete(event);
+    ASSERT_TRUE(device->Synchronize(two).ok());
   }
 }
 
