@@ -43,11 +43,12 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
   MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.last_used));
   view.rank_by = rank_by;
   if (rank_by != device::RankBy::kNothing) MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.ranks));
-  MT_RETURN_IF_ERROR(table->Allocate(memory, capacity * view.row_stride, &view.rows));
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.slot_of_row));
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.free_rows));
   MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &view.num_free));
   MT_RETURN_IF_ERROR(table->Allocate(memory, view.buckets, &view.heads));
+  table->num_arrays_ = table->buffers_.size();
+  MT_RETURN_IF_ERROR(table->Allocate(memory, capacity * view.row_stride, &view.rows));
   MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &table->on_device_));
   MT_ASSIGN_OR_RETURN(table->pinned_view_, memory.Pinned(sizeof(device::Table)));
   *table->pinned_view_.as<device::Table>() = view;
@@ -56,11 +57,9 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
 
 Status DeviceTable::Reset(device::Device* device, device::Stream stream) const {
   MT_RETURN_IF_ERROR(device->Copy(stream, on_device_, pinned_view_.as<void>(), sizeof(device::Table)));
-  const size_t slots = size_t{view_.buckets} * kBucketSlots;
-  MT_RETURN_IF_ERROR(device->Fill(stream, view_.digests, 0, slots));
-  MT_RETURN_IF_ERROR(device->Fill(stream, view_.slots, 0, slots * sizeof(device::Slot)));
-  MT_RETURN_IF_ERROR(device->Fill(stream, view_.last_used, 0, slots * sizeof(uint32_t)));
-  if (view_.ranks != nullptr) MT_RETURN_IF_ERROR(device->Fill(stream, view_.ranks, 0, slots * sizeof(uint64_t)));
+  for (const device::Buffer& array : arrays()) {
+    MT_RETURN_IF_ERROR(device->Fill(stream, array.as<void>(), 0, array.bytes()));
+  }
   MT_RETURN_IF_ERROR(device->Fill(stream, view_.heads, 0xff, view_.buckets * sizeof(uint32_t)));
   return device->kernels().reset(stream, device::ResetArgs{on_device_, view_.capacity});
 }

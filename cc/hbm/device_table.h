@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/device/device.h"
 #include "cc/device/kernels/kernels.h"
@@ -31,7 +32,7 @@ class DeviceTable {
   static Result<std::unique_ptr<DeviceTable>> Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
                                                      device::RankBy rank_by, SlotsOfTable slots = SlotsOfTable::kFew);
 
-  // Makes it empty: enqueues. To be called once before use.
+  // Makes it empty: enqueues. To be called once before use. Writes all arrays.
   Status Reset(device::Device* device, device::Stream stream) const;
 
   const device::Table& view() const { return view_; }
@@ -39,6 +40,8 @@ class DeviceTable {
   size_t stride() const { return view_.row_stride; }  // of a row with its header
   size_t row_bytes() const { return view_.row_stride - sizeof(device::DeviceRowHeader); }
   uint64_t bytes() const { return bytes_; }
+  // The arrays of the view but the rows.
+  Span<const device::Buffer> arrays() const { return Span<const device::Buffer>(buffers_.data(), num_arrays_); }
 
  private:
   DeviceTable() = default;
@@ -48,7 +51,8 @@ class DeviceTable {
   device::Table view_{};
   device::Table* on_device_ = nullptr;
   device::Buffer pinned_view_;
-  std::vector<device::Buffer> buffers_;
+  std::vector<device::Buffer> buffers_;  // the arrays come first
+  size_t num_arrays_ = 0;
   uint64_t bytes_ = 0;
 };
 
