@@ -65,17 +65,28 @@ def build_libraries(facts):
 
 
 def build_cuda_libraries():
-    """Builds the libraries with CUDA, for tests: tf_multitier/ keeps its own. Returns their folder."""
+    """Builds the libraries and gpu_check with CUDA, for tests: tf_multitier/ keeps its own. Returns their folder."""
     cuda = machine.find_nvcc()
     folder = os.path.join(ROOT, "build", "cuda")
     os.makedirs(folder, exist_ok=True)
     with step("C++ with CUDA " + cuda["TF_MULTITIER_CUDA_VERSION"]):
-        bazel("build", cuda_options(cuda) + ["//:libraries"], "the build with CUDA failed")
+        targets = ["//:libraries", "//cc/hbm/check:gpu_check"]
+        bazel("build", cuda_options(cuda) + targets, "the build with CUDA failed")
         for library in _LIBRARIES:
             _place(
                 os.path.join(_outputs(), library), os.path.join(folder, os.path.basename(library))
             )
+        _place_program(folder)
     return folder
+
+
+def build_gpu_check(folder):
+    """Builds cc/hbm/check/gpu_check into a folder: for a GPU if nvcc is found, else for an emulated one alone."""
+    cuda = machine.find_nvcc()
+    with step("gpu_check " + ("with CUDA" if cuda else "without CUDA")):
+        options = cuda_options(cuda) if cuda else []
+        bazel("build", options + ["//cc/hbm/check:gpu_check"], "the build of gpu_check failed")
+        _place_program(folder)
 
 
 def build_one(library, path, facts):
@@ -119,6 +130,14 @@ def write_build_info(package, ops):
         '# The digest of the sources: processes that train together have the same.\nSOURCES = "%s"\n'
         % (minors, cuda, digest_of_sources()),
     )
+
+
+def _place_program(folder):
+    """Copies gpu_check."""
+    program = os.path.join(folder, "gpu_check")
+    shutil.copyfile(os.path.join(_outputs(), "cc/hbm/check/gpu_check"), program + ".tmp")
+    os.chmod(program + ".tmp", 0o755)
+    os.replace(program + ".tmp", program)
 
 
 def _place(source, destination):

@@ -135,7 +135,6 @@ _ON_A_GPU = {
 _STRESS = [
     "test_engine.py",
     "test_deeprec_zoo.py",
-    "test_gpu_check.py",
     "test_incremental_saver.py",
     "test_kept_variable_faults.py",
     "test_killed_tables.py",
@@ -225,7 +224,10 @@ def job_v1():
 
 
 def job_gpu():
-    """What TensorFlow does where it has a GPU: a plugin gives it one whose memory is the host's. HBM is on the emulated device."""
+    """What TensorFlow does where it has a GPU: a plugin gives it one whose memory is the host's. HBM is on the emulated device.
+
+    And the check of a GPU, with an emulated one.
+    """
     facts = environment.probe_environment()
     with steps.temporary_folder() as folder:
         library = os.path.join(folder, "libhost_memory_gpu.so")
@@ -237,6 +239,10 @@ def job_gpu():
             link.append("-l:" + facts["TF_MULTITIER_TF_LIBRARY"])
             flags = facts["TF_MULTITIER_TF_CXXFLAGS"].split(" ")
             steps.logged(compiler + flags + source + link, "the plugin does not compile")
+        checks = os.path.join(folder, "check")
+        bazel.build_gpu_check(checks)
+        script = os.path.join(ROOT, "cc", "hbm", "check", "gpu_check.sh")
+        check = ["bash", script, checks, "--emulated"]
         variables = dict(TF_MULTITIER_TEST_GPU=library, TF_MULTITIER_DEVICE="emulated")
         hbm = dict(TF_MULTITIER_STORAGE_TYPE="HBM_DRAM", TF_MULTITIER_STORAGE_SIZE="4096")
         files, options = selected(_ON_A_GPU)
@@ -246,6 +252,7 @@ def job_gpu():
             [
                 ("cases on a GPU", cases, variables),
                 ("suites on a GPU", suites, dict(variables, **hbm)),
+                ("the check of a GPU", check, {}),
             ]
         )
 

@@ -2,6 +2,7 @@
 
   mt_cc_library      a library of the engine: C++17, no exceptions, no TensorFlow
   mt_cc_test         a GoogleTest binary; `main` is linked in
+  mt_cc_program      a program for tests that runs on other machines, too; built only when named
   mt_cc_benchmark    a Google Benchmark binary; `main` is linked in; built and run only when named
   mt_tf_library      a library that includes tensorflow/: only cc/tensorflow
   mt_tf_op_library   the shared library that tf.load_op_library opens
@@ -183,6 +184,24 @@ def mt_cc_test(
         tags = tags,
         visibility = ["//visibility:private"],
         deps = deps + ["@system_libs//:gtest"],
+    )
+
+def mt_cc_program(name, srcs, deps = []):
+    """A program that needs nothing but glibc where it runs."""
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        copts = _ENGINE_COPTS,
+        linkopts = [
+            "-static-libgcc",
+            "-Wl,--as-needed",
+            "-l:libstdc++.a",
+        ],
+        linkstatic = True,
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+        deps = deps,
     )
 
 def mt_cc_benchmark(name, srcs, deps = [], tags = [], copts = []):

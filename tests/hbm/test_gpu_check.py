@@ -1,8 +1,7 @@
-"""cc/hbm/check/gpu_check.sh: what it compiles, and what it says where there is a GPU, none, or a tool that finds errors."""
+"""cc/hbm/check/gpu_check.sh and its program: what they say where there is a GPU, none, or a tool that finds errors."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 
@@ -10,7 +9,9 @@ import pytest
 from paths import ROOT
 
 SCRIPT = os.path.join(ROOT, "cc/hbm/check/gpu_check.sh")
-NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+LIBRARIES = os.environ.get("TF_MULTITIER_CUDA_LIBRARIES")  # set by configure.py test
+PARTS = ["pairs", "engine", "kernel_times", "row_times", "step_times"]
+TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
 def run(*arguments, path=None):
@@ -24,99 +25,35 @@ def run(*arguments, path=None):
     )
 
 
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
-
-
-def exists(path):
-    return os.path.exists(os.path.join(ROOT, path))
-
-
-def needed():
-    """The sources whose headers gpu_check.cc includes, or a source among these, and the sources of the kernels."""
-    names = re.search(r"_KERNELS = .*? in \[(.*?)\]", read("cc/device/BUILD"), re.DOTALL)[1]
-    kernels = [f"kernels/{name}.cu.cc" for name in re.findall(r'"(\w+)"', names)]
-    found, todo = (
-        set(),
-        ["cc/hbm/check/gpu_check.cc", *[f"cc/device/{kernel}" for kernel in kernels]],
-    )
-    while todo:
-        file = todo.pop()
-        if file in found:
-            continue
-        found.add(file)
-        for header in re.findall(r'#include "(cc/[^"]+)\.h"', read(file)):
-            todo += [
-                path for path in (f"{header}{e}" for e in (".h", ".cc", ".cu.cc")) if exists(path)
-            ]
-    return {file for file in found if file.endswith(".cc")}
-
-
-def test_the_script_compiles_every_source_that_the_check_needs_and_no_other():
-    done = run("--sources")
-    assert done.returncode == 0, done.stderr
-    compiled = {"nvcc": set(), "g++": set()}
-    for line in done.stdout.splitlines():
-        compiler, source = line.split()
-        compiled[compiler].add(source)
-    sources = needed()
-    assert len(sources) > 20
-    cuda = {source for source in sources if source.endswith(".cu.cc")}
-    assert compiled["nvcc"] == cuda
-    assert compiled["g++"] == sources - {"cc/device/cuda_device.cu.cc"}
-    # What the targets of Bazel have that test the same files.
-    for target in ("pair_check", "kernel_times"):
-        block = re.search(
-            rf'name = "{target}",.*?srcs = \[(.*?)\]', read("cc/hbm/check/BUILD"), re.DOTALL
-        )
-        assert {f"cc/hbm/check/{name}" for name in re.findall(r'"(.*?)"', block[1])} <= compiled[
-            "g++"
-        ]
-
-
-# Compilers that make nothing, and a check that prints what a test asks for.
-NVCC_STUB = """#!/bin/bash
-out=${*: -1}
-case "$*" in
-  *" -c "*) touch "$out" ;;
-  *) printf '#!/bin/bash\\ncat <<E\\n%s\\nE\\nexit %s\\n' "$SAID" "$CODE" > "$out" && chmod +x "$out" ;;
-esac
-"""
-GCC_STUB = """#!/bin/bash
-touch "${*: -1}"
+# A program that prints what a test asks for, with its own arguments.
+PROGRAM_STUB = """#!/bin/bash
+echo "ran with: $*" >&2
+echo "$SAID"
+exit "$CODE"
 """
 SANITIZER_STUB = """#!/bin/bash
 [ "$2" != "$FINDS" ] || { echo "========= ERROR SUMMARY: 1 error"; exit 1; }
 """
-FINE = '{"gpu": "NVIDIA X", "checks": 36, "differ": 0, "times": {}}'
-TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+FINE = '{"gpu": "NVIDIA X", "pairs": {"checks": 7, "differ": 0}, "seconds_of_pairs": 2.5}'
 
 
-def stubbed(tmp_path, monkeypatch, said, code=0, finds="", sanitizer=True):
-    """(exit status, JSON, stderr) of the script with these in place of the compilers and of compute-sanitizer."""
-    stubs = {"nvcc": NVCC_STUB, "stub_gcc": GCC_STUB}
-    stubs.update({"compute-sanitizer": SANITIZER_STUB} if sanitizer else {})
+def executable(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def stubbed(tmp_path, monkeypatch, said, *arguments, code=0, finds="", sanitizer=True):
+    """(exit status, JSON, stderr) of the script with these in place of the program and of compute-sanitizer."""
     (tmp_path / "bin").mkdir()
-    for name, text in stubs.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
-    for tool in (
-        "bash",
-        "basename",
-        "cat",
-        "chmod",
-        "dirname",
-        "mkdir",
-        "nproc",
-        "tee",
-        "touch",
-        "xargs",
-    ):
+    (tmp_path / "out").mkdir()
+    executable(tmp_path / "out" / "gpu_check", PROGRAM_STUB)
+    if sanitizer:
+        executable(tmp_path / "bin" / "compute-sanitizer", SANITIZER_STUB)
+    for tool in ("bash", "mkdir", "tee"):
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
-    for name, value in {"SAID": said, "CODE": str(code), "FINDS": finds, "CXX": "stub_gcc"}.items():
+    for name, value in {"SAID": said, "CODE": str(code), "FINDS": finds}.items():
         monkeypatch.setenv(name, value)
-    done = run(tmp_path / "out", path=str(tmp_path / "bin"))
+    done = run(tmp_path / "out", *arguments, path=str(tmp_path / "bin"))
     with open(tmp_path / "out" / "gpu_check.json", encoding="utf-8") as file:
         written = file.read()
     assert done.stdout == written
@@ -153,25 +90,84 @@ def test_without_a_gpu_no_tool_runs(tmp_path, monkeypatch):
 
 
 def test_a_check_that_fails_is_in_the_result_and_fails(tmp_path, monkeypatch):
-    said = FINE.replace("{}", '{"error": "Internal: x"}')
+    said = FINE.replace('{"checks": 7, "differ": 0}', '{"error": "DataLoss: x"}')
     code, found, _ = stubbed(tmp_path, monkeypatch, said, code=1)
-    assert (code, found["times"]) == (1, {"error": "Internal: x"})
+    assert (code, found["pairs"]) == (1, {"error": "DataLoss: x"})
     assert found["sanitizers"]["memcheck"] == "clean"
 
 
-@pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
-@pytest.mark.skipif(
-    not os.environ.get("TF_MULTITIER_STRESS"),
-    reason="compiles for minutes: set TF_MULTITIER_STRESS",
-)
-def test_the_real_check_passes_here(tmp_path):
-    done = run(tmp_path, path=os.pathsep.join([os.path.dirname(NVCC), os.environ["PATH"]]))
+def test_a_part_runs_alone(tmp_path, monkeypatch):
+    code, found, said = stubbed(tmp_path, monkeypatch, FINE, "--part=pairs", finds="memcheck")
+    assert (code, found) == (0, json.loads(FINE) | {"sanitizers": {}})
+    assert "ran with: --part=pairs" in said
+
+
+def test_a_tool_is_a_part(tmp_path, monkeypatch):
+    code, found, said = stubbed(tmp_path, monkeypatch, FINE, "--part=synccheck", finds="synccheck")
+    assert code == 1
+    assert found == {"sanitizers": {"synccheck": "errors: see synccheck.log"}}
+    assert "ran with" not in said
+
+
+def test_without_the_program_the_cure_is_named(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "gpu_check, found none: make it with --build" in done.stderr
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A folder with the program of a build with CUDA."""
+    if LIBRARIES is None:
+        pytest.skip("nvcc is not installed: no CUDA build")
+    shutil.copy(os.path.join(LIBRARIES, "gpu_check"), tmp_path)
+    return tmp_path
+
+
+def test_the_program_can_be_carried(program):
+    with open(program / "gpu_check", "rb") as file:
+        content = file.read()
+    assert b"cudaGetDeviceCount" in content  # the runtime is inside
+    for folder in (ROOT, os.path.realpath(LIBRARIES), os.path.expanduser("~/.cache")):
+        assert os.fsencode(folder) not in content
+    listed = subprocess.run(
+        ["readelf", "-d", program / "gpu_check"], capture_output=True, text=True, check=True
+    ).stdout
+    needed = [
+        line.split("[")[1].partition(".so")[0] for line in listed.splitlines() if "NEEDED" in line
+    ]
+    assert set(needed) <= {"libc", "libdl", "libm", "libpthread", "librt", "ld-linux-x86-64"}
+    assert "RUNPATH" not in listed and "RPATH" not in listed
+
+
+def test_the_program_finds_nothing_on_the_emulated_device(program):
+    done = run(program, "--emulated")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "gpu_check.json").read_text())
+    found = json.loads(done.stdout)
+    assert found["gpu"] == "emulated"
+    for part in PARTS:
+        assert found["seconds_of_" + part] > 0
+    for part in ("pairs", "engine"):
+        assert found[part]["differ"] == 0 < found[part]["checks"]
+    assert found["sanitizers"] == dict.fromkeys(TOOLS, "not run: no GPU")
+
+
+def test_the_program_checks_the_gpu_or_says_that_there_is_none(program):
+    done = run(program, "--part=pairs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
     if found["gpu"] is None:
         assert "no GPU: " in found["reason"]
         assert "nothing was checked: " in done.stderr and found["reason"] in done.stderr
     else:
-        assert found["differ"] == 0 < found["checks"]
-        assert found["times"]["find_all"]["seconds"] > 0
-    assert set(found["sanitizers"]) == set(TOOLS)
+        assert found["pairs"]["differ"] == 0 < found["pairs"]["checks"]
+
+
+def test_the_program_refuses_parts_that_it_does_not_have(program):
+    done = subprocess.run(
+        [program / "gpu_check", "--part=all"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "expected --small, --emulated and --part= with one of %s\n" % ", ".join(
+        PARTS
+    )

@@ -40,7 +40,7 @@ def test_each_cpp_source_is_built():
             named = set(re.findall(r'"([^"]+)"', build.read()))
         if not named & {os.path.relpath(path, folder), os.path.basename(path)[: -len(".cu.cc")]}:
             found.append(os.path.relpath(path, ROOT))
-    assert found == ["cc/hbm/check/gpu_check.cc"]  # by gpu_check.sh, on a machine with a GPU
+    assert not found
 
 
 def test_tier_0_imports_neither_tensorflow_nor_the_package():

@@ -17,6 +17,12 @@ class TestMemory {
  public:
   TestMemory(std::shared_ptr<Device> device, Stream stream) : device_(std::move(device)), stream_(stream) {}
 
+  // With arbitrary contents.
+  template <typename T>
+  T* New(size_t n) {
+    buffers_.push_back(*Buffer::OnDevice(device_, n * sizeof(T)));
+    return buffers_.back().as<T>();
+  }
   template <typename T>
   T* Filled(size_t n, int byte) {
     T* memory = New<T>(n);
@@ -33,20 +39,16 @@ class TestMemory {
   }
   template <typename T>
   std::vector<T> Down(const T* memory, size_t n) {
-    const Buffer pinned = *Buffer::Pinned(device_, n * sizeof(T));
-    MT_CHECK(device_->Copy(stream_, pinned.as<T>(), memory, n * sizeof(T)).ok() && device_->Synchronize(stream_).ok());
-    return std::vector<T>(pinned.as<T>(), pinned.as<T>() + n);
+    if (down_.bytes() < n * sizeof(T)) down_ = *Buffer::Pinned(device_, 2 * n * sizeof(T));
+    MT_CHECK(device_->Copy(stream_, down_.as<T>(), memory, n * sizeof(T)).ok() && device_->Synchronize(stream_).ok());
+    return std::vector<T>(down_.as<T>(), down_.as<T>() + n);
   }
 
  private:
-  template <typename T>
-  T* New(size_t n) {
-    buffers_.push_back(*Buffer::OnDevice(device_, n * sizeof(T)));
-    return buffers_.back().as<T>();
-  }
   std::shared_ptr<Device> device_;
   Stream stream_;
   std::vector<Buffer> buffers_, pinned_;
+  Buffer down_;
 };
 
 }  // namespace multitier::device

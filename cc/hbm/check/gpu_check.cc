@@ -1,27 +1,34 @@
-// The check of a GPU: kernels on it against the emulated device, bit for bit,
-// and how fast they are. One JSON object on stdout; what it does on stderr.
-// Exits with 0 where there is no GPU, and says so; with 1 where a bit differs
-// or the timings fail.
+// The check of a GPU: its kernels against the emulated device and the engine on it against tables on the CPU, bit for bit, and
+// how fast both are. One JSON object on stdout, what it does on stderr. Exits with 0 where there is no GPU, and says so; with 1
+// where a bit differs or a part fails.
 //
-//   gpu_check            all
-//   gpu_check --small    few and small batches, for compute-sanitizer; no
-//   timings
+//   gpu_check                all parts
+//   gpu_check --part=NAME    one of them; each takes less than three minutes
+//   gpu_check --small        small sizes, without the times: for compute-sanitizer
+//   gpu_check --emulated     an emulated device in place of the GPU, and small sizes
 //
-// gpu_check.sh builds it and runs both.
+// gpu_check.sh builds and runs it. The binary needs neither CUDA nor this repository where it runs.
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
-#include "cc/device/cuda_device.h"
+#include "cc/device/default_device.h"
 #include "cc/device/emulated_device.h"
+#include "cc/hbm/check/engine_check.h"
 #include "cc/hbm/check/kernel_times.h"
+#include "cc/hbm/check/launch_times.h"
 #include "cc/hbm/check/pair_check.h"
+#include "cc/hbm/check/row_times.h"
+#include "cc/hbm/check/step_times.h"
 
 namespace multitier::hbm {
 namespace {
 
-std::shared_ptr<device::Device> Emulated(uint64_t seed) {
+using Device = std::shared_ptr<device::Device>;
+
+Device Emulated(uint64_t seed) {
   device::EmulatedDevice::Options options;
   options.simt.seed = seed;
   options.simt.max_switches = uint64_t{1} << 40;
@@ -38,55 +45,164 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-// The number of checks that found a difference; each is on stderr.
-int CheckAll(const std::shared_ptr<device::Device>& gpu, bool small, int* checks) {
-  int wrong = 0;
-  const uint32_t dims[] = {1, 3, 8, 17, 64, 128, 300};
-  for (int rule = 0; rule <= static_cast<int>(device::DeviceRule::kFtrlPowerShrinkage); ++rule) {
-    for (const bool lfu : {false, true}) {
-      PairCheckOptions options;
-      options.rule = static_cast<device::DeviceRule>(rule);
-      options.rank_by = lfu ? device::RankBy::kFrequency : device::RankBy::kNothing;
-      options.dim = dims[static_cast<size_t>(rule * 2 + lfu) % 7];
-      options.seed = static_cast<uint64_t>(rule) * 2 + lfu + 1;
-      options.rows = small ? 150 : 3000;
-      options.keys = small ? 500 : 9000;
-      options.batch = small ? 200 : 4000;
-      options.batches = small ? 2 : 10;
-      const Status status = CheckPair(Emulated(options.seed), gpu, options);
-      ++*checks;
-      if (status.ok()) continue;
-      ++wrong;
-      std::fprintf(stderr, "rule %d, %s, dim %u: %s\n", rule, lfu ? "LFU" : "LRU", options.dim, status.ToString().c_str());
-    }
+// What was found of several checks.
+class Found {
+ public:
+  void Add(const std::string& name, const Status& status) {
+    ++checks_;
+    if (status.ok()) return;
+    ++differ_;
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), status.ToString().c_str());
   }
-  return wrong;
+  Result<std::string> ToResult() const {
+    if (differ_ > 0) return DataLossError(differ_, " of ", checks_, " checks found differences");
+    JsonMembers json;
+    json.Add("checks", StrCat(checks_));
+    json.Add("differ", StrCat(differ_));
+    return json.text();
+  }
+
+ private:
+  int checks_ = 0, differ_ = 0;
+};
+
+Result<std::string> CheckPairs(const Device& gpu, bool small) {
+  Found found;
+  for (const uint32_t dim : {1u, 3u, 8u, 17u, 64u, 128u, 300u}) {
+    if (small && dim % 17 != 0 && dim != 64) continue;
+    PairCheckOptions options;
+    options.seed = options.first_rule = dim;
+    options.dim = dim;
+    options.entries = small ? 24 : 300;
+    options.rows = small ? 24 : 1000;
+    options.keys = small ? 100 : 2500;
+    found.Add(StrCat("pairs, dim ", dim), CheckPair(Emulated(dim), gpu, options));
+  }
+  return found.ToResult();
 }
 
-int Main(bool small) {
-  const auto gpu = device::OpenCudaDevice();
+Result<std::string> CheckEngine(const Device& gpu, bool small) {
+  EngineCheckOptions options;
+  if (!small) {
+    options.dim = 70;
+    options.steps = 8;
+    options.keys = 3000;
+    options.batch = 2000;
+    options.hbm_rows = 1500;
+    options.threads = 4;
+  }
+  Found found;
+  for (const EngineCheck& check : EngineChecks()) found.Add(check.name, check.run(gpu, options));
+  return found.ToResult();
+}
+
+Result<std::string> TimeKernels(const Device& gpu, bool small) {
+  KernelTimesOptions options;
+  if (small) {
+    options.index_rows = 500;
+    options.value_rows = 300;
+    options.value_dim = 8;
+    options.batch = 200;
+    options.repeats = 2;
+  }
+  return MeasureKernels(gpu, options);
+}
+
+Result<std::string> TimeRows(const Device& gpu, bool small) {
+  RowTimesOptions options;
+  if (small) {
+    options.entries = 300;
+    options.tables = 3;
+    options.distinct = 60;
+    options.rows = 64;
+    options.dim = 8;
+    options.hot_entries = 40;
+    options.repeats = 2;
+  }
+  return MeasureRows(gpu, options);
+}
+
+Result<std::string> TimeSteps(const Device& gpu, bool small) {
+  StepTimesOptions options;
+  if (small) {
+    options.tables = 3;
+    options.entries = 60;
+    options.drawn_from = 30;
+    options.rows = 100;
+    options.dim = 8;
+    options.steps = 2;
+  }
+  return MeasureSteps(gpu, options);
+}
+
+struct Part {
+  const char* name;
+  Result<std::string> (*run)(const Device& gpu, bool small);
+  bool times;
+};
+constexpr Part kParts[] = {
+    {"pairs", CheckPairs, false},  {"engine", CheckEngine, false},  {"kernel_times", TimeKernels, true},
+    {"row_times", TimeRows, true}, {"step_times", TimeSteps, true},
+};
+
+struct Arguments {
+  std::string part;  // empty: all
+  bool small = false, emulated = false;
+};
+
+int Main(const Arguments& arguments) {
+  Result<Device> gpu = Emulated(99);
+  if (!arguments.emulated) gpu = device::DefaultDevice();
   if (!gpu.ok()) {
     std::fprintf(stderr, "nothing was checked: %s\n", gpu.status().ToString().c_str());
     std::printf("{\"gpu\": null, \"reason\": %s}\n", Quoted(gpu.status().message()).c_str());
     return 0;
   }
-  int checks = 0;
-  const int wrong = CheckAll(*gpu, small, &checks);
-  std::fprintf(stderr, "%s: %d checks against the emulated device, %d differ\n", (*gpu)->name(), checks, wrong);
-  std::string times = "null";
-  bool timed = true;
-  if (!small) {
-    const auto measured = MeasureKernels(*gpu, KernelTimesOptions());
-    timed = measured.ok();
-    times = timed ? *measured : StrCat("{\"error\": ", Quoted(measured.status().ToString()), "}");
-    if (!timed) std::fprintf(stderr, "the timings failed: %s\n", measured.status().ToString().c_str());
+  JsonMembers json;
+  json.Add("gpu", Quoted((*gpu)->name()));
+  bool failed = false;
+  for (const Part& part : kParts) {
+    if (!arguments.part.empty() ? arguments.part != part.name : arguments.small && !arguments.emulated && part.times) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    const Result<std::string> found = part.run(*gpu, arguments.small || arguments.emulated);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::fprintf(stderr, "%s: %s, %.1f s\n", part.name, found.ok() ? "done" : found.status().ToString().c_str(), seconds);
+    failed |= !found.ok();
+    json.Add(part.name, found.ok() ? *found : StrCat("{\"error\": ", Quoted(found.status().ToString()), "}"));
+    json.Add(StrCat("seconds_of_", part.name), StrCat(seconds));
   }
-  std::printf("{\"gpu\": %s, \"checks\": %d, \"differ\": %d, \"times\": %s}\n", Quoted((*gpu)->name()).c_str(), checks, wrong,
-              times.c_str());
-  return wrong == 0 && timed ? 0 : 1;
+  std::printf("%s\n", json.text().c_str());
+  return failed ? 1 : 0;
+}
+
+// False: it was not understood.
+bool Parse(int argc, char** argv, Arguments* arguments) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--small") {
+      arguments->small = true;
+    } else if (argument == "--emulated") {
+      arguments->emulated = true;
+    } else if (argument.rfind("--part=", 0) == 0) {
+      arguments->part = argument.substr(std::strlen("--part="));
+      bool known = false;
+      for (const Part& part : kParts) known |= arguments->part == part.name;
+      if (!known) return false;
+    } else {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 }  // namespace multitier::hbm
 
-int main(int argc, char** argv) { return multitier::hbm::Main(argc > 1 && std::strcmp(argv[1], "--small") == 0); }
+int main(int argc, char** argv) {
+  multitier::hbm::Arguments arguments;
+  if (multitier::hbm::Parse(argc, argv, &arguments)) return multitier::hbm::Main(arguments);
+  std::string parts;
+  for (const auto& part : multitier::hbm::kParts) parts += multitier::StrCat(parts.empty() ? "" : ", ", part.name);
+  std::fprintf(stderr, "expected --small, --emulated and --part= with one of %s\n", parts.c_str());
+  return 2;
+}

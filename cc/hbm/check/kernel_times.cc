@@ -1,12 +1,12 @@
 #include "cc/hbm/check/kernel_times.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "cc/device/kernels/kernels.h"
+#include "cc/hbm/check/launch_times.h"
 #include "cc/hbm/device_table.h"
 
 namespace multitier::hbm {
@@ -14,11 +14,6 @@ namespace {
 
 using device::Buffer;
 using device::ScanScratch;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // A table, and the memory of a batch of distinct keys. Rows that are placed
 // have arbitrary data.
@@ -33,6 +28,7 @@ class Bench {
 
   Status Make(uint32_t rows, uint32_t dim) {
     MT_ASSIGN_OR_RETURN(stream_, device_->NewStream());
+    times_ = std::make_unique<LaunchTimes>(device_, stream_);
     const size_t row_bytes = (size_t{dim} * 4 + 15) / 16 * 16;
     MT_ASSIGN_OR_RETURN(table_, DeviceTable::Create(device_, row_bytes, uint64_t{rows} * row_bytes, device::RankBy::kNothing));
     MT_RETURN_IF_ERROR(table_->Reset(device_.get(), stream_));
@@ -129,16 +125,7 @@ class Bench {
     return device_->Copy(stream_, outbox_rows_, values_, std::min(size_t{n_} * dim_ * 4, size_t{n_} * table_->stride()));
   }
 
-  template <typename Call>
-  Status Time(Call call, double* seconds) {
-    MT_RETURN_IF_ERROR(device_->Synchronize(stream_));
-    const auto begin = std::chrono::steady_clock::now();
-    MT_RETURN_IF_ERROR(call());
-    MT_RETURN_IF_ERROR(device_->Synchronize(stream_));
-    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return OkStatus();
-  }
-
+  LaunchTimes* times() { return times_.get(); }
   uint32_t capacity() const { return table_->view().capacity; }
   double misses_a_bucket() const { return static_cast<double>(n_ - 1) / table_->view().buckets; }
   uint32_t row_stride() const { return static_cast<uint32_t>(table_->stride()); }
@@ -170,6 +157,7 @@ class Bench {
   const std::shared_ptr<device::Device> device_;
   const uint32_t n_;
   device::Stream stream_;
+  std::unique_ptr<LaunchTimes> times_;
   std::unique_ptr<DeviceTable> table_;
   uint32_t dim_ = 0, operation_ = 0;
   std::vector<Buffer> buffers_;
@@ -223,20 +211,11 @@ double InsertBytes(double misses_a_bucket, uint32_t row_stride) {
 double GatherBytes(uint32_t dim) { return kNumber + kRowPointer + 2.0 * dim * sizeof(float); }
 
 Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device, const KernelTimesOptions& options) {
-  std::string json = "{";
-  const auto report = [&](const char* name, const std::vector<double>& seconds, double bytes_a_key) {
-    const double median = Median(seconds), keys = options.batch - 1;
-    json +=
-        StrCat(json.size() == 1 ? "" : ", ", "\"", name, "\": {\"seconds\": ", median, ", \"keys_per_second\": ", keys / median,
-               ", \"bytes_per_key\": ", bytes_a_key, ", \"bytes_per_second\": ", bytes_a_key * keys / median, "}");
-  };
-  const auto repeat = [&](const char* name, double bytes_a_key, const auto& prepare, Bench* bench, const auto& call) {
-    std::vector<double> seconds;
-    for (int i = 0; i < options.repeats; ++i) {
-      MT_RETURN_IF_ERROR(prepare(i));
-      MT_RETURN_IF_ERROR(bench->Time(call, &seconds.emplace_back()));
-    }
-    report(name, seconds, bytes_a_key);
+  JsonMembers json;
+  const double keys = options.batch - 1;
+  const auto measure = [&](const char* name, double bytes_a_key, const auto& prepare, Bench* bench, const auto& call) {
+    MT_ASSIGN_OR_RETURN(const double seconds, bench->times()->Measure(options.repeats, prepare, call));
+    json.Add(name, TimesOf(seconds, keys, bytes_a_key));
     return OkStatus();
   };
   {
@@ -245,18 +224,18 @@ Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device
     MT_RETURN_IF_ERROR(FillTable(&bench, options.batch));
     const int64_t batches = std::max<int64_t>(1, bench.capacity() / options.batch);
     for (const uint32_t absent : {0u, 4u}) {
-      MT_RETURN_IF_ERROR(repeat(
+      MT_RETURN_IF_ERROR(measure(
           absent == 0 ? "find_all" : "find_60_percent", FindBytes(1 - absent / 10.0),
           [&](int i) { return bench.SetRandomKeys(i % batches * options.batch, absent); }, &bench,
-          [&] { return bench.Find(); }));
+          [&](int) { return bench.Find(); }));
     }
-    MT_RETURN_IF_ERROR(repeat(
+    MT_RETURN_IF_ERROR(measure(
         "insert_and_evict", InsertBytes(bench.misses_a_bucket(), bench.row_stride()),
         [&](int i) {
           MT_RETURN_IF_ERROR(bench.SetKeys((batches + 1 + i) * options.batch));
           return bench.Find();
         },
-        &bench, [&] { return bench.Insert(); }));
+        &bench, [&](int) { return bench.Insert(); }));
   }
   Bench bench(device, options.batch);
   MT_RETURN_IF_ERROR(bench.Make(options.value_rows, options.value_dim));
@@ -267,10 +246,10 @@ Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device
     MT_RETURN_IF_ERROR(bench.Find());
     return bench.Insert();  // a key that another one has evicted
   };
-  MT_RETURN_IF_ERROR(repeat("gather", GatherBytes(options.value_dim), find, &bench, [&] { return bench.Gather(); }));
-  MT_RETURN_IF_ERROR(
-      repeat("copy", options.value_dim * 8.0, [](int) { return OkStatus(); }, &bench, [&] { return bench.CopyValues(); }));
-  return json + "}";
+  MT_RETURN_IF_ERROR(measure("gather", GatherBytes(options.value_dim), find, &bench, [&](int) { return bench.Gather(); }));
+  MT_RETURN_IF_ERROR(measure(
+      "copy", options.value_dim * 8.0, [](int) { return OkStatus(); }, &bench, [&](int) { return bench.CopyValues(); }));
+  return json.text();
 }
 
 }  // namespace multitier::hbm

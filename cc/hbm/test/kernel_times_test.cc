@@ -1,9 +1,19 @@
 #include "cc/hbm/check/kernel_times.h"
 
+#include "cc/hbm/check/row_times.h"
 #include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::kernel_times_test {
 namespace {
+
+void ExpectTimes(const std::string& json, const std::vector<const char*>& names) {
+  for (const char* name : names) {
+    const std::string member = StrCat("\"", name, "\": {\"seconds\": ");
+    const size_t at = json.find(member);
+    ASSERT_NE(at, std::string::npos) << name << " in " << json;
+    EXPECT_GT(std::stod(json.substr(at + member.size())), 0) << json;
+  }
+}
 
 TEST(KernelTimes, EveryKernelIsTimedOnAnyDevice) {
   KernelTimesOptions options;
@@ -14,9 +24,22 @@ TEST(KernelTimes, EveryKernelIsTimedOnAnyDevice) {
   options.repeats = 2;
   const auto times = MeasureKernels(NewEmulatedDevice(), options);
   MT_ASSERT_OK(times.status());
-  for (const char* name : {"find_all", "find_60_percent", "insert_and_evict", "gather", "copy"}) {
-    EXPECT_NE(times->find(StrCat("\"", name, "\": {\"seconds\": ")), std::string::npos) << *times;
-  }
+  ExpectTimes(*times, {"find_all", "find_60_percent", "insert_and_evict", "gather", "copy"});
+}
+
+TEST(KernelTimes, EveryStepOfAGroupIsTimedOnAnyDevice) {
+  RowTimesOptions options;
+  options.entries = kSanitized ? 60 : 300;
+  options.tables = 3;
+  options.distinct = 60;
+  options.rows = 64;
+  options.dim = 8;
+  options.hot_entries = 40;
+  options.repeats = 2;
+  const auto times = MeasureRows(NewEmulatedDevice(), options);
+  MT_ASSERT_OK(times.status());
+  ExpectTimes(*times, {"dedup", "sort", "values_dim_8", "values_dim_16", "values_dim_64", "values_dim_128", "gradients_uniform",
+                       "gradients_one_key_of_90_percent", "update_sgd", "update_adagrad", "update_adam"});
 }
 
 // The table of docs/benchmarks.md.
