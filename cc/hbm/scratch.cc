@@ -28,6 +28,8 @@ Result<device::Buffer> ScratchPool::Take(bool pinned, size_t bytes) {
   }
   const size_t rounded = size_t{1} << log2;
   auto buffer = pinned ? memory_.Pinned(rounded) : memory_.OnDevice(rounded);
+  // An operation copies more down than it has written, where it cannot know how much that is.
+  if (buffer.ok() && !pinned) MT_RETURN_IF_ERROR(memory_.device()->Fill(stream_, buffer->as<void>(), 0, rounded));
   if (buffer.ok()) return buffer;
   return Status(buffer.status().code(), StrCat("table '", table_, "': tier hbm: ", buffer.status().message()));
 }
