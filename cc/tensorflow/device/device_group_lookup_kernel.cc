@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/group_lookup/group_lookup.h"
+#include "cc/hbm/hbm_table.h"
 #include "cc/hbm/workers.h"
 #include "cc/tensorflow/common/op_kernel.h"
 #include "cc/tensorflow/common/status_bridge.h"
@@ -28,18 +29,16 @@ using hbm::DeviceMember;
 absl::Status ReadSteps(const OpStream& stream, const MemberSpec& spec, const Tensor& splits, DeviceMember* member) {
   device::Device* const device = stream.device();
   const auto n = static_cast<size_t>(splits.NumElements());
-  const Result<void*> memory = device->AllocatePinned(n * sizeof(int64_t));
-  TF_RETURN_IF_ERROR(ToAbsl(memory.status()));
-  Status status = device->Copy(stream.get(), *memory, splits.flat<int64_t>().data(), n * sizeof(int64_t));
-  if (status.ok()) status = device->Synchronize(stream.get());
-  if (status.ok()) {
-    const Span<const int64_t> read(static_cast<const int64_t*>(*memory), n);
-    const Result<int64_t> steps = RaggedSteps(spec.name, read, static_cast<size_t>(member->keys.n));
-    status = steps.status();
-    if (steps.ok()) member->steps = *steps;
-  }
-  device->FreePinned(*memory);
-  return ToAbsl(status);
+  const std::shared_ptr<hbm::Scratch> scratch = member->table->NewScratch();
+  auto* const read = scratch->Pinned<int64_t>(n);
+  TF_RETURN_IF_ERROR(ToAbsl(scratch->status()));
+  const Status copied = device->Copy(stream.get(), read, splits.flat<int64_t>().data(), n * sizeof(int64_t));
+  const Status done = device->Synchronize(stream.get());
+  if (!done.ok()) scratch->Bury();
+  TF_RETURN_IF_ERROR(ToAbsl(copied.ok() ? done : copied));
+  const Result<int64_t> steps = RaggedSteps(spec.name, Span<const int64_t>(read, n), static_cast<size_t>(member->keys.n));
+  if (steps.ok()) member->steps = *steps;
+  return ToAbsl(steps.status());
 }
 
 class DeviceGroupLookupKernel : public AsyncOpKernel {
