@@ -52,6 +52,14 @@ DeviceQueue::~DeviceQueue() {
   device_->Delete(stream_);
 }
 
+std::shared_ptr<ScratchPool> DeviceQueue::PoolOf(const std::shared_ptr<const MemorySource>& source) {
+  MutexLock lock(pools_mutex_);
+  std::weak_ptr<ScratchPool>& shared = pools_[source.get()];
+  std::shared_ptr<ScratchPool> pool = shared.lock();
+  if (pool == nullptr) shared = pool = std::make_shared<ScratchPool>(MemoryOf(source), stream_);
+  return pool;
+}
+
 Status DeviceQueue::Follow(device::Stream other) {
   MutexLock events(events_mutex_);
   MT_RETURN_IF_ERROR(device_->Record(other, followed_));

@@ -14,12 +14,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "cc/base/mutex.h"
 #include "cc/base/status.h"
 #include "cc/device/device.h"
+#include "cc/hbm/device_memory.h"
+#include "cc/hbm/scratch.h"
 
 namespace multitier::hbm {
 
@@ -39,6 +42,12 @@ class DeviceQueue {
   // What is enqueued on the other stream from now on runs after what is on the queue. If the device cannot order them,
   // waits for the queue: an error means that the device has failed.
   Status Precede(device::Stream other);
+
+  // The pool of the tables whose memory comes from this source; null: the device.
+  std::shared_ptr<ScratchPool> PoolOf(const std::shared_ptr<const MemorySource>& source);
+  DeviceMemory MemoryOf(const std::shared_ptr<const MemorySource>& source) {
+    return DeviceMemory(device_, source, [this](device::Stream stream) { return Follow(stream); });
+  }
 
   // Copies host memory, which may be reused at once, to the device.
   Status CopyUp(void* to, const void* from, size_t bytes);
@@ -62,6 +71,8 @@ class DeviceQueue {
   Mutex events_mutex_;  // Record and Wait of one event are a pair
   device::Event followed_ MT_GUARDED_BY(events_mutex_);
   device::Event preceded_ MT_GUARDED_BY(events_mutex_);
+  Mutex pools_mutex_;
+  std::map<const MemorySource*, std::weak_ptr<ScratchPool>> pools_ MT_GUARDED_BY(pools_mutex_);
   Mutex staged_mutex_;
   std::vector<Staged> staged_ MT_GUARDED_BY(staged_mutex_);  // as many as copies were under way at the same time
 };

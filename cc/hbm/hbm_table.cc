@@ -43,7 +43,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
-      pool_(std::make_shared<ScratchPool>(memory(), stream_, below_->options().name)),
+      pool_(queue_->PoolOf(source_)),
       rows_below_(below_.get()),
       pins_(std::make_unique<Pins>(this)),
       unsettled_(std::make_unique<Unsettled>()),

@@ -179,7 +179,7 @@ class HbmTable final : public EmbeddingTable {
   // table does not work.
   void AwaitSnapshot() const { below_->AwaitSnapshot(); }
   std::unique_ptr<MaybeInsideGate> TryEnter();
-  std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_); }
+  std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_, options().name); }
   // view: gets the memory of the table. REQUIRES: the caller is inside the gate
   std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
   // Counts a lookup whose keys all have rows in HBM, once its values were enqueued.
@@ -260,9 +260,7 @@ class HbmTable final : public EmbeddingTable {
   void ForgetListed(Operation* operation, const device::CompactArgs& list) MT_REQUIRES(turn_);
   Status Forget(Span<const int64_t> keys) MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
-  DeviceMemory memory() const {
-    return DeviceMemory(device_, source_, [queue = queue_.get()](device::Stream stream) { return queue->Follow(stream); });
-  }
+  DeviceMemory memory() const { return queue_->MemoryOf(source_); }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
   // Frees the memory in HBM, takes memory for this shape and calls `then`. If either fails, takes memory for the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);

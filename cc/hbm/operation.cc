@@ -22,7 +22,7 @@ constexpr size_t kMostKeys = size_t{1} << 30;
 
 HbmTable::Operation::Operation(HbmTable* t) : Operation(t, 0) {}
 
-HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(t->pool_) {
+HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(t->pool_, t->options().name) {
   MutexLock lock(t->enqueue_);
   number = taken != 0 ? taken : t->queue_->NextOperation();
   t->in_flight_.insert(number);

@@ -105,7 +105,7 @@ Result<std::vector<uint32_t>> HbmTable::Pins::SweepDevice(const std::vector<uint
   DeviceQueue* const queue = table_->queue();
   device::Device* const device = table_->device();
   const device::Stream stream = queue->stream();
-  Scratch scratch(table_->pool_);
+  Scratch scratch(table_->pool_, table_->options().name);
   auto* const kept_on_device = scratch.OnDevice<uint32_t>(kept.size());
   auto* const rows_on_device = scratch.OnDevice<uint32_t>(kept.size());
   auto* const rows = scratch.Pinned<uint32_t>(kept.size());

@@ -17,26 +17,41 @@ int Log2Of(size_t bytes) {
 
 Result<device::Buffer> ScratchPool::Take(bool pinned, size_t bytes) {
   const int log2 = Log2Of(bytes);
+  const size_t rounded = size_t{1} << log2;
+  bool too_much_idle;
   {
     MutexLock lock(mutex_);
+    too_much_idle = idle_ > most_lent_ + may_lie_idle_;
     std::vector<device::Buffer>& free = free_[pinned][log2];
-    if (!free.empty()) {
+    if (!too_much_idle && !free.empty()) {
       device::Buffer buffer = std::move(free.back());
       free.pop_back();
+      idle_ -= rounded;
+      lent_ += rounded;
+      most_lent_ = std::max(most_lent_, lent_);
       return buffer;
     }
   }
-  const size_t rounded = size_t{1} << log2;
+  if (too_much_idle) Empty();
   auto buffer = pinned ? memory_.Pinned(rounded) : memory_.OnDevice(rounded);
   // An operation copies more down than it has written, where it cannot know how much that is.
   if (buffer.ok() && !pinned) MT_RETURN_IF_ERROR(memory_.device()->Fill(stream_, buffer->as<void>(), 0, rounded));
-  if (buffer.ok()) return buffer;
-  return Status(buffer.status().code(), StrCat("table '", table_, "': tier hbm: ", buffer.status().message()));
+  if (!buffer.ok()) return buffer;
+  MutexLock lock(mutex_);
+  lent_ += rounded;
+  most_lent_ = std::max(most_lent_, lent_);
+  return buffer;
+}
+
+void ScratchPool::NoteEnd(size_t taken) {
+  MutexLock lock(mutex_);
+  lent_ -= taken;
 }
 
 void ScratchPool::GiveBack(bool pinned, device::Buffer buffer) {
   const int log2 = Log2Of(buffer.bytes());
   MutexLock lock(mutex_);
+  idle_ += buffer.bytes();
   free_[pinned][log2].push_back(std::move(buffer));
 }
 
@@ -52,10 +67,12 @@ void ScratchPool::Empty(size_t most) {
     for (auto& kind : free_) {
       for (std::vector<device::Buffer>& buffers : kind) {
         if (buffers.empty() || buffers.front().bytes() <= most) continue;  // all of them have one size
+        idle_ -= buffers.size() * buffers.front().bytes();
         std::move(buffers.begin(), buffers.end(), std::back_inserter(idle));
         buffers.clear();
       }
     }
+    if (most == 0) most_lent_ = lent_;
   }
   if (memory_.device()->Synchronize(stream_).ok()) return;
   for (device::Buffer& buffer : idle) Bury(std::move(buffer));
@@ -65,6 +82,7 @@ Scratch::~Scratch() {
   for (const bool pinned : {false, true}) {
     for (device::Buffer& buffer : lent_[pinned]) pool_->GiveBack(pinned, std::move(buffer));
   }
+  if (taken_ > 0) pool_->NoteEnd(taken_);
 }
 
 device::Buffer Scratch::Keep(const void* memory) {
@@ -90,6 +108,7 @@ void Scratch::Abandon() {
     for (device::Buffer& buffer : kind) (void)new device::Buffer(std::move(buffer));
     kind.clear();
   }
+  taken_ = 0;
 }
 
 void* Scratch::Take(bool pinned, size_t bytes) {
@@ -100,9 +119,11 @@ void* Scratch::Take(bool pinned, size_t bytes) {
     buffer = pool_->Take(pinned, bytes);
   }
   if (!buffer.ok()) {
-    status_ = buffer.status();
+    const Status& refused = buffer.status();
+    status_ = Status(refused.code(), StrCat("table '", table_, "': tier hbm: ", refused.message()));
     return nullptr;
   }
+  taken_ += buffer->bytes();
   lent_[pinned].push_back(*std::move(buffer));
   return lent_[pinned].back().as<void>();
 }

@@ -1,8 +1,10 @@
-// Scratch: device memory and pinned host memory of one operation, lent by a pool that keeps it for the next one.
+// Scratch: device memory and pinned host memory of one operation, lent by a pool that keeps it for the next one. The tables of
+// a device share one pool (DeviceQueue::PoolOf).
 //
 // Sizes are rounded up to powers of two, so that steady traffic allocates nothing: an allocation on a GPU may stop all its
 // work. All borrowers use device memory on one stream, so it may be given back before the device is done with it: the next
-// borrower's work comes later on the stream. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
+// borrower's work comes later on the stream. Where more lies idle than was ever lent at the same time, and 256 MiB more, the
+// pool is emptied. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
 
 #ifndef CC_HBM_SCRATCH_H_
 #define CC_HBM_SCRATCH_H_
@@ -22,12 +24,15 @@ namespace multitier::hbm {
 
 class ScratchPool {
  public:
-  ScratchPool(DeviceMemory memory, device::Stream stream, std::string table)
-      : memory_(std::move(memory)), stream_(stream), table_(std::move(table)) {}
+  static constexpr size_t kIdle = size_t{256} << 20;
 
-  // ResourceExhausted names the table.
+  ScratchPool(DeviceMemory memory, device::Stream stream, size_t idle = kIdle)
+      : memory_(std::move(memory)), stream_(stream), may_lie_idle_(idle) {}
+
   Result<device::Buffer> Take(bool pinned, size_t bytes);
   void GiveBack(bool pinned, device::Buffer buffer);
+  // A borrower has ended, which had taken so much.
+  void NoteEnd(size_t taken);
   // Keeps memory that the device may still use, until the pool ends.
   void Bury(device::Buffer buffer);
   // Waits for the stream and gives back to the device what is not lent: buffers of more than `most` bytes.
@@ -37,16 +42,19 @@ class ScratchPool {
   static constexpr int kSizes = 48;
   const DeviceMemory memory_;
   const device::Stream stream_;
-  const std::string table_;
+  const size_t may_lie_idle_;
   Mutex mutex_;
-  std::vector<device::Buffer> free_[2][kSizes] MT_GUARDED_BY(mutex_);  // by kind and log2 of bytes
+  size_t idle_ MT_GUARDED_BY(mutex_) = 0, lent_ MT_GUARDED_BY(mutex_) = 0;  // bytes
+  size_t most_lent_ MT_GUARDED_BY(mutex_) = 0;                              // since the pool was emptied
+  std::vector<device::Buffer> free_[2][kSizes] MT_GUARDED_BY(mutex_);       // by kind and log2 of bytes
   std::vector<device::Buffer> buried_ MT_GUARDED_BY(mutex_);
 };
 
 class Scratch {
  public:
   // The pool lives as long: a group's scratch may outlive the table whose pool lends it.
-  explicit Scratch(std::shared_ptr<ScratchPool> pool) : pool_(std::move(pool)) {}
+  // table: whom errors name.
+  Scratch(std::shared_ptr<ScratchPool> pool, std::string table) : pool_(std::move(pool)), table_(std::move(table)) {}
   // REQUIRES: the device is done with the pinned memory, or Bury() was called
   ~Scratch();
   Scratch(const Scratch&) = delete;
@@ -72,6 +80,8 @@ class Scratch {
   void* Take(bool pinned, size_t bytes);
 
   const std::shared_ptr<ScratchPool> pool_;
+  const std::string table_;
+  size_t taken_ = 0;  // bytes
   Status status_;
   std::vector<device::Buffer> lent_[2];  // by kind: on the device, pinned
 };

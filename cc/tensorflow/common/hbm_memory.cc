@@ -1,9 +1,13 @@
 #include "cc/tensorflow/common/hbm_memory.h"
 
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <utility>
 
+#include "cc/base/mutex.h"
 #include "cc/base/status.h"
+#include "cc/base/thread.h"
 #include "cc/storage_types/storage.h"
 #include "cc/tensorflow/common/op_kernel.h"
 #include "cc/tensorflow/common/tensorflow_gpu.h"
@@ -33,16 +37,27 @@ bool TablesAreEmulated() {
   return device != nullptr && *device != '\0';
 }
 
+// One for each allocator: tables that have one share their scratch memory.
+struct Sources {
+  Mutex mutex;
+  std::map<std::pair<tensorflow::Allocator*, void*>, std::weak_ptr<const hbm::MemorySource>> of MT_GUARDED_BY(mutex);
+};
+
 // Null if tables are not in the memory of this device.
 std::shared_ptr<const hbm::MemorySource> MemoryOf(tensorflow::DeviceBase* device) {
   const std::optional<TensorFlowGpu> gpu = GpuOf(*device);
   if (!gpu || gpu->is_plugin != TablesAreEmulated()) return nullptr;
   if (!gpu->is_plugin && gpu->ordinal != kGpuOfTables) return nullptr;
   tensorflow::Allocator* const allocator = device->GetAllocator(tensorflow::AllocatorAttributes());
+  auto* const sources = OfThisProcess<Sources>();
+  MutexLock lock(sources->mutex);
+  std::weak_ptr<const hbm::MemorySource>& shared = sources->of[{allocator, gpu->stream}];
+  if (std::shared_ptr<const hbm::MemorySource> source = shared.lock()) return source;
   auto source = std::make_shared<hbm::MemorySource>();
   source->allocate = [allocator](size_t bytes) { return Allocate(allocator, bytes); };
   source->free = [allocator](void* memory) { allocator->DeallocateRaw(memory); };
   source->stream.native = gpu->stream;
+  shared = source;
   return source;
 }
 

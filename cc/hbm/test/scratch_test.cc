@@ -1,0 +1,44 @@
+// The pool of scratch memory: what it lends again, and what it gives back to the device.
+
+#include "cc/hbm/scratch.h"
+
+#include "cc/hbm/test/hbm_test_util.h"
+
+namespace multitier::hbm::scratch_test {
+namespace {
+
+TEST(ScratchPool, TablesOfADeviceShareIt) {
+  const auto device = NewEmulatedDevice();
+  const auto lent = std::make_shared<std::atomic<int64_t>>(0);
+  const auto source = CountingSource(device, lent);
+  const auto options = [] { return TieredOptions(4, 8, std::make_shared<MemoryTier>()); };
+  const auto first = MakeHbmTable(options(), 64, device, 0, source), second = MakeHbmTable(options(), 64, device, 0, source);
+  MT_ASSERT_OK(Train(Sgd({1, 2, 3}, 1.0f, 4), first.get()));
+  const int64_t before = *lent;
+  MT_ASSERT_OK(Train(Sgd({1, 2, 3}, 1.0f, 4), second.get()));
+  EXPECT_EQ(*lent, before);
+}
+
+TEST(ScratchPool, IsEmptiedWhenTooMuchLiesIdle) {
+  const auto device = NewEmulatedDevice();
+  const device::Stream stream = *device->NewStream();
+  constexpr size_t kMost = 1024;
+  {
+    const auto pool = std::make_shared<ScratchPool>(DeviceMemory(device), stream, kMost);
+    const auto take = [&](size_t bytes) { ASSERT_NE(Scratch(pool, "t").OnDevice<char>(bytes), nullptr); };
+    for (const size_t bytes : {size_t{256}, size_t{512}, size_t{1024}}) take(bytes);
+    EXPECT_EQ(device->used_bytes(), 1792u);  // 1,024 more may lie idle than were lent at the same time
+    take(1024);
+    EXPECT_EQ(device->used_bytes(), 1792u);
+    take(2048);
+    EXPECT_EQ(device->used_bytes(), 1792u + 2048u);  // at most 2,048 + 1,024 may
+    take(256);
+    EXPECT_EQ(device->used_bytes(), 256u);
+  }
+  EXPECT_EQ(device->used_bytes(), 0u);
+  MT_EXPECT_OK(device->Synchronize(stream));
+  device->Delete(stream);
+}
+
+}  // namespace
+}  // namespace multitier::hbm::scratch_test
