@@ -18,8 +18,6 @@
 #include <limits>
 #include <utility>
 
-#include "cc/base/philox.h"
-#include "cc/row/distributions.h"
 #include "cc/row/value_column.h"
 
 namespace multitier {
@@ -31,12 +29,7 @@ constexpr double kFarthestCutOff = 1e30;  // in deviations
 constexpr size_t kTileLanes = 64;         // lanes prepared at once; their arrays stay in the L1 cache
 
 // What the random kinds need, free of the class so that the entry points below can be plain functions.
-struct RandomParameters {
-  uint32_t seed_low;
-  uint32_t seed_high;
-  float offset;  // minimum or mean
-  float scale;   // maximum - minimum or standard deviation
-  float last;    // uniform: the largest value allowed
+struct Parameters : RandomParameters {
   NormalBetween between;
 };
 
@@ -49,31 +42,22 @@ struct Tile {
 };
 
 struct Uniform {
-  static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) {
-    // The product may round up to maximum - minimum, and the sum up to the maximum.
-    const float v = p.offset + UnitUniform(bits) * p.scale;
-    return v < p.last ? v : p.last;
-  }
+  static MT_ALWAYS_INLINE float Value(const Parameters& p, uint32_t bits) { return UniformValue(p, bits); }
 };
 struct Normal {
-  static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) {
-    return p.offset + UnitNormal(bits) * p.scale;
-  }
+  static MT_ALWAYS_INLINE float Value(const Parameters& p, uint32_t bits) { return NormalValue(p, bits); }
 };
 struct TruncatedNormal {
-  static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) {
-    return p.offset + UnitTruncatedNormal(bits) * p.scale;
-  }
+  static MT_ALWAYS_INLINE float Value(const Parameters& p, uint32_t bits) { return TruncatedNormalValue(p, bits); }
 };
-
 struct Between {
-  static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) { return NumberBetween(p.between, bits); }
+  static MT_ALWAYS_INLINE float Value(const Parameters& p, uint32_t bits) { return NumberBetween(p.between, bits); }
 };
 
 // Computes tile->values of lanes [0, lanes) and, to whole groups, some more.
-template <typename Distribution>
-MT_ALWAYS_INLINE void ComputeTile(const RandomParameters& parameters, size_t lanes, Tile* tile) {
-  const RandomParameters p = parameters;
+template <typename Kind>
+MT_ALWAYS_INLINE void ComputeTile(const Parameters& parameters, size_t lanes, Tile* tile) {
+  const Parameters p = parameters;
   for (size_t first = 0; first < lanes; first += kGroupLanes) {
     const uint32_t* low = tile->key_low + first;
     const uint32_t* high = tile->key_high + first;
@@ -85,7 +69,7 @@ MT_ALWAYS_INLINE void ComputeTile(const RandomParameters& parameters, size_t lan
       const PhiloxBlock random = Philox4x32(low[lane], high[lane], block[lane], 0, p.seed_low, p.seed_high);
       for (size_t word = 0; word < 4; ++word) bits[lane * 4 + word] = random.v[word];
     }
-    for (size_t i = 0; i < kGroupLanes * 4; ++i) values[i] = Distribution::Value(p, bits[i]);
+    for (size_t i = 0; i < kGroupLanes * 4; ++i) values[i] = Kind::Value(p, bits[i]);
   }
 }
 
@@ -126,9 +110,8 @@ MT_ALWAYS_INLINE void CopyValues(const float* values, size_t n, float* out) {
   }
 }
 
-template <typename Distribution>
-MT_ALWAYS_INLINE void FillRows(const RandomParameters& parameters, size_t dim, const int64_t* keys, size_t n,
-                               float* const* out) {
+template <typename Kind>
+MT_ALWAYS_INLINE void FillRows(const Parameters& parameters, size_t dim, const int64_t* keys, size_t n, float* const* out) {
   Tile tile;
   const size_t blocks = (dim + 3) / 4;
   const size_t tile_blocks = std::min(blocks, kTileLanes);  // a long row takes several tiles, a tile several short rows
@@ -159,7 +142,7 @@ MT_ALWAYS_INLINE void FillRows(const RandomParameters& parameters, size_t dim, c
         default:
           SpreadKeys(keys + i, count, row_blocks, &tile);
       }
-      ComputeTile<Distribution>(parameters, count * row_blocks, &tile);
+      ComputeTile<Kind>(parameters, count * row_blocks, &tile);
       for (size_t k = 0; k < count; ++k) {
         CopyValues(tile.values + k * row_blocks * 4, row_values, out[i + k] + first_block * 4);
       }
@@ -167,7 +150,7 @@ MT_ALWAYS_INLINE void FillRows(const RandomParameters& parameters, size_t dim, c
   }
 }
 
-MT_ALWAYS_INLINE void FillRowsOfKind(InitializerKind kind, const RandomParameters& parameters, size_t dim, const int64_t* keys,
+MT_ALWAYS_INLINE void FillRowsOfKind(InitializerKind kind, const Parameters& parameters, size_t dim, const int64_t* keys,
                                      size_t n, float* const* out) {
   switch (kind) {
     case InitializerKind::kUniform:
@@ -185,15 +168,15 @@ MT_ALWAYS_INLINE void FillRowsOfKind(InitializerKind kind, const RandomParameter
   }
 }
 
-void FillRowsBaseline(InitializerKind kind, const RandomParameters& parameters, size_t dim, const int64_t* keys, size_t n,
+void FillRowsBaseline(InitializerKind kind, const Parameters& parameters, size_t dim, const int64_t* keys, size_t n,
                       float* const* out) {
   FillRowsOfKind(kind, parameters, dim, keys, n, out);
 }
-MT_TARGET_AVX2 void FillRowsAvx2(InitializerKind kind, const RandomParameters& parameters, size_t dim, const int64_t* keys,
-                                 size_t n, float* const* out) {
+MT_TARGET_AVX2 void FillRowsAvx2(InitializerKind kind, const Parameters& parameters, size_t dim, const int64_t* keys, size_t n,
+                                 float* const* out) {
   FillRowsOfKind(kind, parameters, dim, keys, n, out);
 }
-MT_TARGET_AVX512 void FillRowsAvx512(InitializerKind kind, const RandomParameters& parameters, size_t dim, const int64_t* keys,
+MT_TARGET_AVX512 void FillRowsAvx512(InitializerKind kind, const Parameters& parameters, size_t dim, const int64_t* keys,
                                      size_t n, float* const* out) {
   FillRowsOfKind(kind, parameters, dim, keys, n, out);
 }
@@ -237,10 +220,10 @@ Status CheckBetween(const InitializerSpec& spec) {
 }
 
 // *kind: of the loop that draws the numbers.
-RandomParameters ParametersOf(const Initializer& initializer, InitializerKind* kind) {
+Parameters ParametersOf(const Initializer& initializer, InitializerKind* kind) {
   const InitializerSpec& spec = initializer.spec();
   *kind = spec.kind;
-  RandomParameters parameters;
+  Parameters parameters;
   parameters.seed_low = static_cast<uint32_t>(spec.seed);
   parameters.seed_high = static_cast<uint32_t>(spec.seed >> 32);
   parameters.offset = spec.a;
@@ -335,6 +318,31 @@ Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim, DT
   return made;
 }
 
+bool Initializer::GetComputed(ComputedColumns* columns) const {
+  if (dtype_ != DType::kFloat32) return false;
+  InitializerKind kind;
+  const Parameters parameters = ParametersOf(*this, &kind);
+  *columns = ComputedColumns{Distribution::kConstant, static_cast<uint32_t>(dim_), parameters};
+  switch (kind) {
+    case InitializerKind::kConstant:
+      return true;
+    case InitializerKind::kUniform:
+      columns->distribution = Distribution::kUniform;
+      return true;
+    case InitializerKind::kNormal:
+      columns->distribution = Distribution::kNormal;
+      return true;
+    case InitializerKind::kTruncatedNormal:
+      columns->distribution = Distribution::kTruncatedNormal;
+      return true;
+    case InitializerKind::kMatrix:
+    case InitializerKind::kNormalBetween:
+    case InitializerKind::kDebug:
+      break;
+  }
+  return false;
+}
+
 void Initializer::Fill(int64_t key, float* out) const { FillBatch(&key, 1, &out); }
 
 void Initializer::FillBatch(const int64_t* keys, size_t n, float* const* out) const {
@@ -387,7 +395,7 @@ void FillBatch(const Initializer& initializer, Isa isa, const int64_t* keys, siz
     return;
   }
   InitializerKind kind;
-  const RandomParameters parameters = ParametersOf(initializer, &kind);
+  const Parameters parameters = ParametersOf(initializer, &kind);
   switch (isa) {
     case Isa::kBaseline:
       return FillRowsBaseline(kind, parameters, dim, keys, n, out);

@@ -24,6 +24,7 @@
 
 #include "cc/base/multiversion.h"
 #include "cc/base/status.h"
+#include "cc/row/computed_value.h"
 #include "cc/row/normal_between.h"
 #include "cc/row/row_layout.h"
 
@@ -67,6 +68,9 @@ class Initializer {
   void FillBatch(const int64_t* keys, size_t n, float* const* out) const;
   // FillBatch into the value columns of n rows: out[i] points to the row data.
   void FillRows(const int64_t* keys, size_t n, uint8_t* const* out) const;
+
+  // What computes the values where the key alone gives each element as a float. False: they need more than that.
+  bool GetComputed(ComputedColumns* columns) const;
 
   const InitializerSpec& spec() const { return spec_; }
   int dim() const { return dim_; }

@@ -77,6 +77,14 @@ Result<InitializerSet> InitializerSet::Create(const InitializerSpec& spec, int d
   return set;
 }
 
+std::vector<ComputedColumns> InitializerSet::Computed() const {
+  std::vector<ComputedColumns> columns(tables() == 1 ? segments_.size() : 0);
+  for (size_t s = 0; s < columns.size(); ++s) {
+    if (!segments_[s].GetComputed(&columns[s])) return {};
+  }
+  return columns;
+}
+
 // Calls fill(initializer, from, to) for the keys of each run of one table, and its segments from the last to the first.
 template <typename Fill>
 void InitializerSet::EachRun(const uint16_t* tables, size_t n, Fill fill) const {

@@ -47,6 +47,9 @@ class InitializerSet {
   // Whether two tables have different initializers.
   bool differ_by_table() const { return differ_by_table_; }
 
+  // What computes the values of a set of one table, in the order of the columns. Empty: they need more than that.
+  std::vector<ComputedColumns> Computed() const;
+
   // Writes the initial values of n keys: out[i] points to dim floats. tables: [n] the table of each key, below tables(). A set
   // of one table does not read it, so that it may be null.
   void FillBatch(const int64_t* keys, const uint16_t* tables, size_t n, float* const* out) const;
