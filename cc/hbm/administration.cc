@@ -21,6 +21,8 @@ constexpr size_t kForgottenAtOnce = size_t{1} << 20;
 Status HbmTable::Empty() {
   ++epoch_;
   pins_->Forget();
+  surely_in_hbm_ = 0;
+  SetBirth(table_.get());
   Insist([&] { return table_->Reset(device_.get(), stream_); });
   Insist([&] { return device_->Synchronize(stream_); });
   rows_ = 0;
@@ -30,11 +32,13 @@ Status HbmTable::Empty() {
 // REQUIRES: the gate is closed
 void HbmTable::ForgetListed(Operation* op, const device::CompactArgs& list) {
   const device::ForgetArgs forget{table_->on_device(), list.list, list.length, op->n, op->find.rows};
+  const int64_t rows_before = rows_;
   op->busy = true;
   ++epoch_;
   Insist([&] { return kernels_.forget(stream_, forget); });
   Insist([&] { return kernels_.count_forgotten(stream_, forget); });
   BringNumbersDown(op);
+  surely_in_hbm_ -= rows_before - rows_;
   if (broken().ok() && pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
 }
 

@@ -26,7 +26,9 @@ Status HbmTable::Apply(const ApplyRequest& request, Executor*) {
   }
   std::vector<uint32_t> slot_offsets;
   MT_RETURN_IF_ERROR(below_->CheckApply(request, &slot_offsets));
-  return RunGrowing({request.keys, request.tables}, nullptr, [&](Operation* op) { return FinishApply(op, request); });
+  return RunGrowing(
+      {request.keys, request.tables}, nullptr, [&](Operation* op) { return FinishApply(op, request); },
+      /*kept=*/nullptr, /*number=*/0, /*prefetches=*/false, /*creates=*/true);
 }
 
 Status HbmTable::CheckApply(const ApplyRequest& request) const {
@@ -41,7 +43,9 @@ Status HbmTable::ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const
     Inside inside(this);
     return below_->Apply(request);  // counts it, and notes no step
   }
-  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishApply(op, grads, request); });
+  return RunGrowing(
+      keys, nullptr, [&](Operation* op) { return FinishApply(op, grads, request); }, /*kept=*/nullptr,
+      /*number=*/0, /*prefetches=*/false, /*creates=*/true);
 }
 
 Status HbmTable::PrepareRule(const ApplyRequest& request, Gradients* gradients) const {
@@ -227,7 +231,10 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
   BringNumbersDown(op);
   MT_RETURN_IF_ERROR(broken());  // the device may still write the numbers
   rows_below_.AddNewRows(op->counted->created);
-  hits_ += op->counted->distinct;
+  surely_in_hbm_ += op->counted->created;
+  hits_ += op->counted->distinct - op->counted->born;
+  misses_ += op->counted->born;
+  brought_up_ += op->counted->born;
   updates_ += op->counted->distinct;
   return OkStatus();
 }
@@ -284,9 +291,10 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   }
   ComeDown(op);
   MT_RETURN_IF_ERROR(broken());  // as in UpdateFound
-  hits_ += distinct - misses;
-  misses_ += misses;
-  brought_up_ += op->counted->placed.to_place;
+  const uint32_t born = op->counted->born;
+  hits_ += distinct - misses - born;
+  misses_ += misses + born;
+  brought_up_ += op->counted->placed.to_place + born;
   updates_ += static_cast<int64_t>(distinct - trained_below);
   return OkStatus();
 }

@@ -50,13 +50,34 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
   table->num_arrays_ = table->buffers_.size();
   MT_RETURN_IF_ERROR(table->Allocate(memory, capacity * view.row_stride, &view.rows));
   MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &table->on_device_));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &table->birth_on_device_));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, view.row_stride, &table->new_row_));
+  MT_ASSIGN_OR_RETURN(table->pinned_birth_, memory.Pinned(sizeof(device::Birth)));
+  MT_ASSIGN_OR_RETURN(table->pinned_row_, memory.Pinned(view.row_stride));
   MT_ASSIGN_OR_RETURN(table->pinned_view_, memory.Pinned(sizeof(device::Table)));
   *table->pinned_view_.as<device::Table>() = view;
   return table;
 }
 
+void DeviceTable::SetBirth(const std::vector<ComputedColumns>& columns, Span<const uint8_t> data) {
+  bears_ = !columns.empty() && columns.size() <= device::Birth::kMostColumns;
+  if (!bears_) return;
+  auto* const birth = pinned_birth_.as<device::Birth>();
+  *birth = device::Birth{};
+  std::copy(columns.begin(), columns.end(), birth->columns);
+  birth->dim = columns.back().end;
+  birth->row = new_row_;
+  auto* const row = pinned_row_.as<uint8_t>();
+  *reinterpret_cast<device::DeviceRowHeader*>(row) = device::DeviceRowHeader{-1, 0, device::kRowProvisional, 0};
+  std::copy(data.begin(), data.end(), row + sizeof(device::DeviceRowHeader));
+}
+
 Status DeviceTable::Reset(device::Device* device, device::Stream stream) const {
   MT_RETURN_IF_ERROR(device->Copy(stream, on_device_, pinned_view_.as<void>(), sizeof(device::Table)));
+  if (bears_) {
+    MT_RETURN_IF_ERROR(device->Copy(stream, birth_on_device_, pinned_birth_.as<void>(), sizeof(device::Birth)));
+    MT_RETURN_IF_ERROR(device->Copy(stream, new_row_, pinned_row_.as<void>(), view_.row_stride));
+  }
   for (const device::Buffer& array : arrays()) {
     MT_RETURN_IF_ERROR(device->Fill(stream, array.as<void>(), 0, array.bytes()));
   }

@@ -32,6 +32,12 @@ class DeviceTable {
   static Result<std::unique_ptr<DeviceTable>> Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
                                                      device::RankBy rank_by, SlotsOfTable slots = SlotsOfTable::kFew);
 
+  // What new rows begin with: data [row_bytes], of which the value is not read. Before Reset, which copies it to the device.
+  // Without columns, or with more than a Birth has, rows are not born on the device.
+  void SetBirth(const std::vector<ComputedColumns>& columns, Span<const uint8_t> data);
+  uint8_t* new_row() const { return new_row_; }                                       // on the device, with its header
+  const device::Birth* birth() const { return bears_ ? birth_on_device_ : nullptr; }  // on the device
+
   // Makes it empty: enqueues. To be called once before use. Writes all arrays.
   Status Reset(device::Device* device, device::Stream stream) const;
 
@@ -50,7 +56,10 @@ class DeviceTable {
 
   device::Table view_{};
   device::Table* on_device_ = nullptr;
-  device::Buffer pinned_view_;
+  device::Birth* birth_on_device_ = nullptr;
+  uint8_t* new_row_ = nullptr;  // on the device
+  bool bears_ = false;
+  device::Buffer pinned_view_, pinned_birth_, pinned_row_;
   std::vector<device::Buffer> buffers_;  // the arrays come first
   size_t num_arrays_ = 0;
   uint64_t bytes_ = 0;

@@ -255,7 +255,11 @@ void GroupFind::NotePlaced(const Missing& one) {
     op.absent.push_back({missed_keys_[one.first + r], list_[one.first + r] - counted.first});
   }
   if (one.provisional) op.can_create += one.absent;
-  if (placed.to_place > 0) table->rows_ = static_cast<int64_t>(table->table_->view().capacity) - placed.free_rows;
+  if (placed.to_place > 0) {
+    const int64_t rows_before = table->rows_, present = int64_t{one.misses} - one.absent;
+    table->rows_ = static_cast<int64_t>(table->table_->view().capacity) - placed.free_rows;
+    table->NotePlaced(present, one.provisional ? one.misses : present, placed, rows_before);
+  }
   table->lookups_ += op.n;
   table->hits_ += op.n - counted.missed_entries;
   table->misses_ += counted.missed_entries;

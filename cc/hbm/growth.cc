@@ -10,7 +10,7 @@ namespace multitier::hbm {
 using device::DeviceRowHeader;
 
 Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                            std::shared_ptr<Operation>* kept, uint64_t number, bool prefetches) {
+                            std::shared_ptr<Operation>* kept, uint64_t number, bool prefetches, bool creates) {
   for (bool may_ask = grows_;;) {
     uint64_t rows = 0;
     bool creates_rows = false;
@@ -20,6 +20,7 @@ Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::fu
       op->may_ask = may_ask;
       op->training = kept != nullptr;
       op->prefetches = prefetches;
+      op->may_bear = table_ != nullptr && table_->birth() != nullptr && (kept != nullptr || creates);
       MT_RETURN_IF_ERROR(FindKeys(op.get(), keys, /*stamp=*/true, output));
       const Status status = part(op.get());
       rows = op->asks_for_rows;
@@ -77,6 +78,7 @@ Status HbmTable::MoveToMore(uint64_t rows, bool* moved) {
   if (larger.status().code() == StatusCode::kResourceExhausted) return OkStatus();
   MT_RETURN_IF_ERROR(larger.status());
   larger_ = *std::move(larger);
+  SetBirth(larger_.get());
   Operation op(this);
   const Status enqueued = EnqueueMove(*larger_, &op);
   Insist([&] { return Synchronize(&op); });

@@ -73,6 +73,7 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   const uint64_t bytes = std::min<uint64_t>(options.budget.bytes(row_bytes), first);
   MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(row_bytes, bytes));
   table->resident_bytes_ = static_cast<int64_t>(table->table_->bytes());
+  table->SetBirth(table->table_.get());
   MT_RETURN_IF_ERROR(table->table_->Reset(options.device.get(), table->stream_));
   MT_RETURN_IF_ERROR(options.device->Synchronize(table->stream_));
   return table;
@@ -175,8 +176,8 @@ Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
     missed += op->missed_counts[i];
     if ((header->flags & device::kRowProvisional) != 0) absent += op->missed_counts[i];
   }
-  lookups_ += op->n;
-  hits_ += op->n - missed;
+  NoteFound(*op);  // and then what was missed
+  hits_ -= missed;
   misses_ += missed;
   absent_ += absent;
   brought_up_ += op->counted->placed.to_place;
@@ -193,8 +194,12 @@ Status HbmTable::FinishFound(Operation* op, Output* output) {
 }
 
 void HbmTable::NoteFound(const Operation& op) {
+  const uint32_t born = op.counted->born_entries;
   lookups_ += op.n;
-  hits_ += op.n;
+  hits_ += op.n - born;
+  misses_ += born;
+  absent_ += born;
+  brought_up_ += op.counted->born;
 }
 
 std::unique_ptr<MaybeInsideGate> HbmTable::TryEnter() {

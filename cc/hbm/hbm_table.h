@@ -49,6 +49,16 @@
 //     all conditions.
 //   - Rows that the update creates are counted once the device has done it. AwaitSettled waits for that.
 //
+// Births. A key that HBM misses is new if every row of the table is in HBM. Where lookups may leave provisional rows and the
+// initial value is a function of the key (device::Birth), a kernel then makes the rows of new keys, and neither the table below
+// nor a wait is needed:
+//   - surely_in_hbm_ counts the rows in HBM, rather too few than too many. If it is TotalCount, every row is there.
+//   - There must be a free place for each key of the batch: no row leaves for a row that is born.
+//   - Whether keys are new is known only after "find", and births are enqueued before. So they are if the operation before had
+//     new keys (expects_new_keys_).
+//   - A key whose bucket is full stays missed, and goes on as any miss.
+// The turn is taken if it is free. Else the operation goes on without births.
+//
 // Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
 // free places closes the gate, moves the table to twice as much memory in HBM, and starts again. Where the device has no memory
 // for both at once, all rows are handed down before the old memory is freed, and come up again when they are used.
@@ -262,6 +272,7 @@ class HbmTable final : public EmbeddingTable {
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const { return queue_->MemoryOf(source_); }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
+  void SetBirth(DeviceTable* table) const;  // of the layout that the table below has
   // Frees the memory in HBM, takes memory for this shape and calls `then`. If either fails, takes memory for the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
 
@@ -275,12 +286,22 @@ class HbmTable final : public EmbeddingTable {
   // Ends the pins whose time is over, so that the next rows may take these places.
   void ReleasePinsInTime() MT_REQUIRES(turn_);
 
+  // --- births.cc: see "Births" at the top
+  bool MayBear(const Operation& operation) const;
+  Status PrepareBirths(Operation* operation);
+  Status BearMissed(Operation* operation) MT_REQUIRES(enqueue_);
+  // Counts rows that came up, were created and left. present: missed keys that had a row; to_place: those that were to get a
+  // place in HBM. REQUIRES: turn_ is held since rows_ was rows_before
+  void NotePlaced(const Operation& operation, int64_t rows_before);
+  void NotePlaced(int64_t present, int64_t to_place, const device::PlacedCounts& placed, int64_t rows_before);
+
   // --- growth.cc
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
   // part again with a new operation. If the table cannot grow, an operation that creates rows fails; any other evicts rows.
   // output: of the lookup, or null. kept: null, or gets the operation.
   Status RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                    std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0, bool prefetches = false);
+                    std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0, bool prefetches = false,
+                    bool creates = false);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
@@ -344,8 +365,10 @@ class HbmTable final : public EmbeddingTable {
   std::atomic<uint64_t> epoch_{0};  // how often rows other than victims have left HBM
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
-  std::atomic<bool> maybe_dirty_{false};    // an apply ran since everything was handed down
-  std::atomic<int64_t> rows_{0};            // in HBM
+  std::atomic<bool> maybe_dirty_{false};   // an apply ran since everything was handed down
+  std::atomic<int64_t> rows_{0};           // in HBM
+  std::atomic<int64_t> surely_in_hbm_{0};  // of the rows that TotalCount counts at least this many are in HBM
+  std::atomic<bool> expects_new_keys_{true};
   std::atomic<int64_t> resident_bytes_{0};  // of the table in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
   std::atomic<int64_t> snapshot_held_us_{0};

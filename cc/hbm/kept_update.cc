@@ -63,7 +63,10 @@ Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const floa
 
 void HbmTable::KeptUpdate::Settle(const Status& done, uint32_t created) {
   if (!done.ok()) table_->Break(done);
-  if (table_->broken().ok()) table_->rows_below_.AddNewRows(created);
+  if (table_->broken().ok()) {
+    table_->rows_below_.AddNewRows(created);
+    table_->surely_in_hbm_ += created;
+  }
   End();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "cc/hbm/pins.h"
@@ -134,6 +135,13 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   if (!keys.on_device) std::copy(keys.host.begin(), keys.host.end(), pinned_keys);
   *pinned_end = n;
   op->busy = true;
+  std::unique_lock<Mutex> turn(turn_, std::defer_lock);  // held for births, until their number is known
+  if (op->may_bear && expects_new_keys_ && turn.try_lock()) op->bears = MayBear(*op);
+  if (op->bears) {
+    MT_RETURN_IF_ERROR(PrepareBirths(op));
+  } else if (turn.owns_lock()) {
+    turn.unlock();
+  }
   {
     MutexLock lock(enqueue_);
     op->NoteSweeps();
@@ -153,11 +161,23 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
     if (output != nullptr) MT_RETURN_IF_ERROR(output->Prepare(op));
     MT_RETURN_IF_ERROR(kernels_.dedup(stream_, dedup));
     MT_RETURN_IF_ERROR(kernels_.find(stream_, op->find));
-    MT_RETURN_IF_ERROR(kernels_.compact(stream_, op->missed));
-    MT_RETURN_IF_ERROR(d.Copy(stream_, op->counted, numbers, sizeof(Operation::Numbers)));
+    if (op->bears) {
+      MT_RETURN_IF_ERROR(BearMissed(op));
+      Insist([&] { return kernels_.compact(stream_, op->missed); });
+    } else {
+      MT_RETURN_IF_ERROR(kernels_.compact(stream_, op->missed));
+      MT_RETURN_IF_ERROR(d.Copy(stream_, op->counted, numbers, sizeof(Operation::Numbers)));
+    }
   }
-  MT_RETURN_IF_ERROR(Synchronize(op));
-  op->NoteUsedPins();
+  if (op->bears) {
+    BringNumbersDown(op);
+    MT_RETURN_IF_ERROR(broken());
+    turn.unlock();
+  } else {
+    MT_RETURN_IF_ERROR(Synchronize(op));
+    op->NoteUsedPins();
+  }
+  if (op->may_bear) expects_new_keys_ = op->counted->born + op->counted->misses > 0;
   if (output != nullptr) MT_RETURN_IF_ERROR(output->Check(*op));
   const uint32_t misses = op->counted->misses;
   op->complete = misses == 0;
@@ -319,10 +339,12 @@ void HbmTable::BringNumbersDown(Operation* op) {
 
 // And rows that left HBM; they go below.
 void HbmTable::ComeDown(Operation* op) {
+  const int64_t rows_before = rows_;
   BringNumbersDown(op);
   if (!broken().ok()) return;
   rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;
+  NotePlaced(*op, rows_before);
   op->complete = op->counted->placed.to_place == op->counted->misses && op->counted->placed.unplaced == 0;
   const uint32_t out = op->counted->placed.dirty_victims + op->counted->changed;
   if (out == 0) return;

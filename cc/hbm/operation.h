@@ -69,6 +69,9 @@ class HbmTable::Operation {
     uint32_t listed_to_place = 0;  // exchange reads it while it writes placed.to_place
     device::PlacedCounts placed{};
     uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
+    uint32_t to_bear = 0;
+    uint32_t born = 0;          // new rows: see "Births" in hbm_table.h
+    uint32_t born_entries = 0;  // their occurrences
     uint32_t created = 0;
     uint32_t pinned = 0;     // rows that were not pinned before
     uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
@@ -112,6 +115,11 @@ class HbmTable::Operation {
   bool may_ask = false;        // for more rows of HBM: see RunGrowing
   uint64_t asks_for_rows = 0;  // in all
   bool creates_rows = false;
+
+  bool may_bear = false;  // new keys may get their rows on the device
+  bool bears = false;     // they do
+  device::CompactArgs to_bear{};
+  device::BearArgs bear{};
 
   bool prefetches = false;
   bool training = false;    // a lookup: absent keys get provisional rows

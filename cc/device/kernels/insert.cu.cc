@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kBlock, 8) PlaceKernel(InsertArgs args) {
     const uint32_t first = bucket * kBucketSlots + lane * kPerLane;
     LaneSlots mine{*reinterpret_cast<const uint32_t*>(table.digests + first), first};
     Lowest lowest = ReadChain(args, head);
-    bool full = false;
+    bool full = !args.evicts;
     for (uint32_t i = lowest.Min(); i != kNone; i = lowest.Min()) {
       PlaceOne(args, table, i, num_free, &mine, &full);
       lowest.Replace(i, kNone);

@@ -13,10 +13,10 @@ const DeviceKernels& EmulatedKernels() {
 #endif
   using namespace MT_KERNELS_NAMESPACE;  // NOLINT: the one place that chooses
   static constexpr DeviceKernels kKernels = {
-      Dedup,     Find,      Compact,       ChainMisses, PlaceMisses, ReclaimRows, Exchange, Gather, Stage,
-      Sum,       Update,    UpdateMembers, ListDirty,   TakeListed,  Mark,        TakeOut,  Forget, CountForgotten,
-      Reset,     MoveIndex, MoveRows,      Renumber,    Pin,         SweepPins,   Widen,    Pieces, Localize,
-      EntryRows, Scales,    Values,        Begins,      Gradients,   Corrections};
+      Dedup,          Find,      Compact,   ChainMisses,   PlaceMisses, ReclaimRows, Exchange,   Bear,    Gather,
+      Stage,          Sum,       Update,    UpdateMembers, ListDirty,   TakeListed,  Mark,       TakeOut, Forget,
+      CountForgotten, Reset,     MoveIndex, MoveRows,      Renumber,    Pin,         SweepPins,  Widen,   Pieces,
+      Localize,       EntryRows, Scales,    Values,        Begins,      Gradients,   Corrections};
   return kKernels;
 }
 

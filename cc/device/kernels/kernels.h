@@ -24,6 +24,11 @@
 //
 //   begins, gradients, corrections, update members
 //
+// Where every row of the table is in HBM and initial values are functions of the key, a miss needs no host: find, compact,
+// insert without victims, and
+//
+//   bear       makes the new rows in their places
+//
 // Between compact and stage, the host stages one row for each miss: the row of the table below, or initial values. If the
 // table has no row for a miss, this operation uses the staged row.
 //
@@ -50,6 +55,7 @@
 #include "cc/device/kernels/misses.h"
 #include "cc/device/kernels/table.h"
 #include "cc/device/stream.h"
+#include "cc/row/computed_value.h"
 
 namespace multitier::device {
 
@@ -189,6 +195,28 @@ struct InsertArgs {
   const uint32_t* staged_ranks = nullptr;
   const StagedMember* staged_members = nullptr;  // as in StageArgs
   PlacedCounts* placed = nullptr;                // null, or [num_tables], zero before; without dirty_victims and absent_entries
+  bool evicts = true;                            // false: no row leaves for another
+};
+
+// What new rows of a table begin with, where their values are functions of their keys.
+struct Birth {
+  static constexpr uint32_t kMostColumns = 4;
+  uint32_t dim;
+  ComputedColumns columns[kMostColumns];  // the last one ends at dim
+  uint8_t* row;                           // [row_stride]: header and data of a new row; the value is not read
+};
+
+// Makes provisional rows for the misses that insert has placed, in place of an exchange. A key without a place stays missed.
+struct BearArgs {
+  InsertArgs insert;       // of the launches before it, which evicted none. The staged row of each miss is that of its Birth
+  const Birth* births;     // [num_tables]
+  const uint32_t* counts;  // by position: occurrences
+  uint32_t* missed;        // in and out, by position
+  // Of table t at [t * table_stride]:
+  uint32_t* born;          // added to: new rows
+  uint32_t* born_entries;  // added to: their occurrences
+  uint32_t* misses;        // null, or lowered by the new rows
+  uint32_t table_stride;
 };
 
 // The exchange launch also takes the InsertArgs of the insert launch before it.
@@ -456,6 +484,7 @@ struct DeviceKernels {
   Status (*place)(Stream stream, const InsertArgs& args);
   Status (*reclaim)(Stream stream, const InsertArgs& args);
   Status (*exchange)(Stream stream, const ExchangeArgs& args);
+  Status (*bear)(Stream stream, const BearArgs& args);  // or this, after reclaim
   Status (*gather)(Stream stream, const GatherArgs& args);
   Status (*stage)(Stream stream, const StageArgs& args);
   Status (*sum)(Stream stream, const SumArgs& args);

@@ -15,6 +15,7 @@ Status ChainMisses(Stream stream, const InsertArgs& args);
 Status PlaceMisses(Stream stream, const InsertArgs& args);
 Status ReclaimRows(Stream stream, const InsertArgs& args);
 Status Exchange(Stream stream, const ExchangeArgs& args);
+Status Bear(Stream stream, const BearArgs& args);
 Status Gather(Stream stream, const GatherArgs& args);
 Status Stage(Stream stream, const StageArgs& args);
 Status Sum(Stream stream, const SumArgs& args);

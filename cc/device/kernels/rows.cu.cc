@@ -1,23 +1,11 @@
 // Row data: victims out, staged rows in, values of a batch. A warp copies a row, 16 bytes a lane.
 
 #include "cc/device/kernels/copy_row.h"
+#include "cc/device/kernels/offers.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
-
-// Puts an offered row that the miss did not take back on the stack; the last miss of a table sets the height of the stack.
-__device__ __forceinline__ void ReturnOffer(const InsertArgs& args, const Table& table, uint32_t i, uint32_t t) {
-  const uint32_t before = args.returned[i] - args.returned[args.begins[t]];
-  const bool returns = args.offered[i] != kNone && args.consumed[i] == 0;
-  if (returns) table.free_rows[args.bases[t] + before] = args.offered[i];
-  if (i != args.ends[t] - 1) return;
-  const uint32_t num_free = args.bases[t] + before + (returns ? 1 : 0);
-  *table.num_free = num_free;
-  if (args.placed == nullptr) return;
-  args.placed[t].to_place = args.ends[t] - args.begins[t];
-  args.placed[t].free_rows = num_free;
-}
 
 __global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
   const InsertArgs& insert = args.insert;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace multitier::hbm {
 
@@ -33,6 +34,7 @@ Span<const PairSide::Step> PairSide::Steps() {
       {"place", &PairSide::Place},
       {"reclaim", &PairSide::Reclaim},
       {"exchange", &PairSide::Exchange},
+      {"bear", &PairSide::Bear},
       {"gather", &PairSide::Gather},
       {"localize", &PairSide::Localize},
       {"entry_rows", &PairSide::EntryRows},
@@ -353,6 +355,56 @@ Status PairSide::Exchange() {
   Read("tables in the outbox", exchange.outbox_tables, dirty);
   Read("rows in the outbox", exchange.outbox_rows, size_t{dirty} * stride_);
   Read("placed", work_->insert.placed, tables_.size());
+  ReadTables();
+  return OkStatus();
+}
+
+// New keys of the last table, which has columns of each distribution, as far as it has free rows and slots.
+Status PairSide::Bear() {
+  constexpr uint32_t kNew = 7;
+  device::TestMemory& m = memory();
+  const DeviceTable& table = *tables_.back();
+  std::vector<int64_t> keys;
+  for (uint32_t i = 0; i < kNew; ++i) keys.push_back(int64_t{1} << 40 | int64_t{batch_->number} << 8 | i);
+  std::vector<uint32_t> positions(kNew);
+  std::iota(positions.begin(), positions.end(), 0u);
+  std::vector<uint8_t> row(table.stride(), 0x3c);
+  *reinterpret_cast<DeviceRowHeader*>(row.data()) = DeviceRowHeader{-1, 0, device::kRowProvisional, 0};
+  device::Birth birth{};
+  birth.dim = options_.dim;
+  birth.row = m.Up(row);
+  for (uint32_t c = 0; c < device::Birth::kMostColumns; ++c) {
+    birth.columns[c] = ComputedColumns{static_cast<Distribution>((c + batch_->number) % 4), options_.dim * (c + 1) / 4,
+                                       RandomParameters{c, 7, -0.5f, 1.5f, 0.875f}};
+  }
+  device::InsertArgs insert{};
+  insert.tables = table.on_device();
+  insert.num_tables = 1;
+  insert.keys = m.Up(keys);
+  insert.key_tables = m.Filled<uint32_t>(kNew, 0);
+  insert.missed = m.Up(positions);
+  insert.num_missed = m.Up(std::vector<uint32_t>{kNew});
+  insert.max_missed = kNew;
+  insert.operation = batch_->operation;
+  insert.evicts = false;
+  insert.staged_rows = birth.row;
+  for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = m.Filled<uint32_t>(1, 0);
+  for (uint32_t** each : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
+    *each = m.New<uint32_t>(kNew);
+  }
+  insert.scan.words = Scan(kNew);
+  insert.rows = m.New<uint8_t*>(kNew);
+  insert.victims = m.New<device::Victim>(kNew);
+  insert.num_dirty = m.New<uint32_t>(1);
+  auto* const missed = m.Up(std::vector<uint32_t>(kNew, 1));
+  auto* const counted = m.Filled<uint32_t>(3, 0);
+  MT_RETURN_IF_ERROR(kernels_.chain(stream_, insert));
+  MT_RETURN_IF_ERROR(kernels_.place(stream_, insert));
+  MT_RETURN_IF_ERROR(kernels_.reclaim(stream_, insert));
+  MT_RETURN_IF_ERROR(kernels_.bear(stream_, device::BearArgs{insert, m.Up(std::vector<device::Birth>{birth}), m.Up(positions),
+                                                             missed, counted, counted + 1, counted + 2, 3}));
+  Read("keys without a row", missed, kNew);
+  Read("new rows", counted, 3);
   ReadTables();
   return OkStatus();
 }

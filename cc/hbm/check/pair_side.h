@@ -87,6 +87,7 @@ class PairSide {
   Status Place();
   Status Reclaim();
   Status Exchange();
+  Status Bear();
   Status Gather();
   Status Sum();
   Status Update();

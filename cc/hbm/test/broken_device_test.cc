@@ -135,8 +135,8 @@ class BreakingDevice : public device::EmulatedDevice {
   static const device::DeviceKernels& Kernels() {
     using K = device::DeviceKernels;
     static const K kernels =
-        Put<&K::dedup, &K::find, &K::compact, &K::chain, &K::place, &K::reclaim, &K::exchange, &K::gather, &K::stage, &K::sum,
-            &K::update, &K::update_members, &K::list_dirty, &K::take_listed, &K::mark, &K::take_out, &K::forget,
+        Put<&K::dedup, &K::find, &K::compact, &K::chain, &K::place, &K::reclaim, &K::exchange, &K::bear, &K::gather, &K::stage,
+            &K::sum, &K::update, &K::update_members, &K::list_dirty, &K::take_listed, &K::mark, &K::take_out, &K::forget,
             &K::count_forgotten, &K::reset, &K::move_index, &K::move_rows, &K::renumber, &K::pin, &K::sweep_pins, &K::widen,
             &K::pieces, &K::localize, &K::entry_rows, &K::scales, &K::values, &K::begins, &K::gradients, &K::corrections>();
     return kernels;

@@ -83,7 +83,7 @@ const std::vector<Plant>& LeftOut() {
       PLANT_NOTHING(renumber),    PLANT_NOTHING(pin),         PLANT_NOTHING(count_forgotten), PLANT_NOTHING(widen),
       PLANT_NOTHING(localize),    PLANT_NOTHING(scales),      PLANT_NOTHING(entry_rows),      PLANT_NOTHING(values),
       PLANT_NOTHING(begins),      PLANT_NOTHING(pieces),      PLANT_NOTHING(sweep_pins),      PLANT_NOTHING(gradients),
-      PLANT_NOTHING(corrections),
+      PLANT_NOTHING(corrections), PLANT_NOTHING(bear),
   };
   return plants;
 }
@@ -122,6 +122,7 @@ const std::vector<Plant>& Shortened() {
       PLANT_LESS(mark, MarkArgs, args.which = device::Marked::kAll),
       PLANT_LESS(stage, StageArgs, args.insert_provisional = true),
       PLANT_LESS(place, InsertArgs, args.floor += 1),
+      PLANT_LESS(bear, BearArgs, args.misses = nullptr),
   };
   return plants;
 }

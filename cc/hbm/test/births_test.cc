@@ -1,0 +1,246 @@
+// Rows of new keys that the device makes itself: the bits are the CPU's, nothing is copied up but keys and gradients, and the
+// host is asked as soon as a row may be below.
+
+#include "cc/hbm/test/device_caller.h"
+#include "cc/tier/test_tiers/memory_tier.h"
+
+namespace multitier::hbm::births_test {
+namespace {
+
+InitializerSpec Spec(InitializerKind kind, float a, float b, uint64_t seed = 7) {
+  InitializerSpec spec;
+  spec.kind = kind;
+  spec.a = a;
+  spec.b = b;
+  spec.seed = seed;
+  return spec;
+}
+
+InitializerSpec ByColumn(std::vector<ColumnInitializer> columns) {
+  InitializerSpec spec;
+  spec.tables = std::make_shared<std::vector<TableInitializer>>(1, TableInitializer{std::move(columns)});
+  return spec;
+}
+
+// A table of HBM alone, or with room for `rows` rows over DRAM, and a plain one.
+struct Newborn {
+  Newborn(const InitializerSpec& initializer, int the_dim, int rows = 0) : dim(the_dim) {
+    TableOptions options = BasicOptions(dim);
+    options.initializer = initializer;
+    plain = MakeTable(options);
+    table = rows == 0 ? GrowingTable(options, device) : MakeHbmTable(options, rows, device);
+    MT_EXPECT_OK(table->AddSlots(SlotColumns(**FindUpdateRule("adagrad"), dim)));
+    MT_EXPECT_OK(plain->AddSlots(SlotColumns(**FindUpdateRule("adagrad"), dim)));
+    if (rows != 0) return;
+    Step(Sgd(Range(1000, 1200), 1.0f, dim));
+    Step(Sgd({1200}, 1.0f, dim));  // takes memory for 400 rows
+  }
+  // A lookup with a plan, and its update.
+  void Step(const Training& training) {
+    MT_ASSERT_OK(table->AddSlots(SlotColumns(*training.rule, dim)));
+    DevicePlan plan;
+    const DeviceMember member = caller.Plain(table.get(), training.keys);
+    MT_ASSERT_OK(caller.Lookup({member}, &plan));
+    EXPECT_TRUE(SameBits(caller.Values(member), LookupAll(plain.get(), training.keys)));
+    MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));
+    MT_ASSERT_OK(training.Run(plain.get()));
+  }
+  // Bytes that came up for a step, without what the caller copies itself.
+  size_t UpOf(const Training& training) {
+    MT_EXPECT_OK(training.Run(plain.get()));
+    const DeviceUpdate update = caller.UpdateOf(training, 0);
+    const DeviceMember member = caller.Plain(table.get(), training.keys);
+    MT_EXPECT_OK(device->Synchronize(caller.stream()));
+    (void)table->TotalCount();  // waits for the update before
+    const size_t up = device->up();
+    const int64_t waits = device->synchronizations();
+    DevicePlan plan;
+    MT_EXPECT_OK(caller.Lookup({member}, &plan));
+    MT_EXPECT_OK(caller.Update(plan, {update}));
+    (void)table->TotalCount();
+    last_waits = device->synchronizations() - waits;
+    return device->up() - up;
+  }
+  // Whether the rows of new keys are born on the device.
+  bool Bears(const std::vector<int64_t>& keys) {
+    Step(Sgd({--never_used}, 1.0f, dim));  // a new key announces more
+    return UpOf(Sgd(keys, 1.0f, dim)) < keys.size() * static_cast<size_t>(dim) * sizeof(float);
+  }
+  void ExpectSame() { ExpectSameTables(plain.get(), table.get()); }
+
+  const int dim;
+  std::shared_ptr<CopyCountingDevice> device = std::make_shared<CopyCountingDevice>();
+  std::unique_ptr<HbmTable> table;
+  std::unique_ptr<EmbeddingTable> plain;
+  int64_t last_waits = 0, never_used = -1000000;
+  DeviceCaller caller{device};
+};
+
+TEST(Births, EveryDistributionGivesTheBitsOfThePlainTable) {
+  const std::vector<InitializerSpec> specs = {
+      Spec(InitializerKind::kConstant, 0.0f, 0.0f),
+      Spec(InitializerKind::kConstant, -1.5f, 0.0f),
+      Spec(InitializerKind::kUniform, -0.3f, 0.7f, 0x123456789abcdefull),
+      Spec(InitializerKind::kNormal, 0.1f, 2.0f),
+      Spec(InitializerKind::kTruncatedNormal, -1.0f, 0.5f),
+      ByColumn({{0, Spec(InitializerKind::kNormal, 0.0f, 1.0f)}}),
+      ByColumn({{0, Spec(InitializerKind::kUniform, 0.0f, 1.0f, 3)},
+                {5, Spec(InitializerKind::kConstant, 4.0f, 0.0f)},
+                {6, Spec(InitializerKind::kNormal, 0.0f, 1.0f, 3)},
+                {7, Spec(InitializerKind::kNormal, 0.0f, 1.0f, 4)}}),
+  };
+  for (const InitializerSpec& spec : specs) {
+    for (const int dim : {8, 9, 130}) {
+      Newborn newborn(spec, dim);
+      std::vector<int64_t> keys = Range(-30, 30);
+      keys.insert(keys.end(), {5, INT64_MIN, INT64_MAX, 5});
+      Training training = Sgd(keys, 0.5f, dim);
+      training.rule = *FindUpdateRule("adagrad");  // its slots do not begin with 0
+      training.hyper = SomeHyper(*training.rule);
+      newborn.Step(training);
+      EXPECT_TRUE(newborn.Bears(Range(2000, 2030)));
+      newborn.ExpectSame();
+      if (testing::Test::HasFailure()) FAIL() << "kind " << static_cast<int>(spec.kind) << ", dim " << dim;
+      if (kSanitized) break;
+    }
+  }
+}
+
+TEST(Births, WhatNeedsMoreThanTheKeyComesFromTheHost) {
+  InitializerSpec matrix = Spec(InitializerKind::kMatrix, 0.0f, 0.0f);
+  matrix.matrix_rows = 2;
+  matrix.matrix = std::make_shared<std::vector<float>>(2 * 40, 0.5f);
+  InitializerSpec between = Spec(InitializerKind::kNormalBetween, 0.0f, 1.0f);
+  between.lower = -0.5f;
+  std::vector<ColumnInitializer> five;
+  for (int c = 0; c < 5; ++c) five.push_back({c, Spec(InitializerKind::kConstant, static_cast<float>(c), 0.0f)});
+  for (const InitializerSpec& spec : {matrix, between, Spec(InitializerKind::kDebug, 0.0f, 0.0f), ByColumn(five)}) {
+    Newborn newborn(spec, 40);
+    EXPECT_FALSE(newborn.Bears(Range(0, 20)));
+    newborn.ExpectSame();
+  }
+}
+
+// One wait is of the lookup, one of the worker that counts the rows that the update created.
+TEST(Births, AStepWithNewKeysWaitsOnceAndCopiesNoRowUp) {
+  Newborn newborn(Spec(InitializerKind::kNormal, 0.0f, 1.0f), 64);
+  const size_t none = newborn.UpOf(Sgd(Range(1000, 1020), 1.0f, 64));  // no key is new
+  EXPECT_LE(newborn.last_waits, 2);
+  newborn.Step(Sgd({1}, 1.0f, 64));
+  EXPECT_LE(newborn.UpOf(Sgd(Range(10, 30), 1.0f, 64)), none);
+  EXPECT_LE(newborn.last_waits, 2);
+  const TableStats stats = newborn.table->Stats();
+  EXPECT_EQ(stats.absent, 201 + 1 + 20);
+  EXPECT_EQ(stats.tiers[0].misses, stats.absent);
+  EXPECT_EQ(stats.tiers[0].rows, 222);
+  newborn.ExpectSame();
+}
+
+TEST(Births, ABatchWithoutNewKeysHasTheLaunchesOfFind) {
+  Newborn newborn(Spec(InitializerKind::kNormal, 0.0f, 1.0f), 4);
+  std::vector<int64_t> launches;
+  for (int i = 0; i < 2; ++i) {
+    const DeviceMember member = newborn.caller.Plain(newborn.table.get(), Range(1000, 1020));
+    DevicePlan plan;
+    const int64_t before = newborn.device->launches();
+    MT_ASSERT_OK(newborn.caller.Lookup({member}, &plan));
+    launches.push_back(newborn.device->launches() - before);
+  }
+  EXPECT_EQ(launches[0] - launches[1], 5);  // the lookup before the first one had new keys
+}
+
+TEST(Births, AnUpdateWithoutAPlanBearsRows) {
+  Newborn newborn(Spec(InitializerKind::kNormal, 0.0f, 1.0f), 64);
+  const Training training = Sgd(Range(0, 20), 1.0f, 64);
+  const size_t up = newborn.device->up();
+  MT_ASSERT_OK(Train(training, newborn.table.get()));
+  EXPECT_LT(newborn.device->up() - up, 20u * (64 * sizeof(float) + sizeof(int64_t)) + 200);  // gradients and keys
+  MT_ASSERT_OK(training.Run(newborn.plain.get()));
+  newborn.ExpectSame();
+}
+
+TEST(Births, KeysOfTableThatHasRowsElsewhereAreLookedForBelow) {
+  Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 40);
+  EXPECT_TRUE(newborn.Bears(Range(0, 20)));
+  Rows rows;
+  rows.keys = {4, 500, 501};
+  rows.frequencies = {3, 4, 5};
+  rows.versions = {1, 2, 3};
+  rows.columns = {ColumnSpec{"value", DType::kFloat32, 40, 0}};
+  rows.data.resize(3 * 40, 2.0f);
+  MT_ASSERT_OK(newborn.table->Import(rows, nullptr));
+  MT_ASSERT_OK(newborn.plain->Import(rows, nullptr));
+  EXPECT_FALSE(newborn.Bears(Range(20, 40)));
+  newborn.Step(Sgd({4, 500}, 1.0f, 40));
+  EXPECT_FALSE(newborn.Bears(Range(40, 60)));
+  newborn.Step(Sgd({501}, 1.0f, 40));  // now all rows are in HBM
+  EXPECT_TRUE(newborn.Bears(Range(60, 80)));
+  MT_ASSERT_OK(newborn.table->Remove(Range(0, 30), nullptr));
+  MT_ASSERT_OK(newborn.plain->Remove(Range(0, 30), nullptr));
+  EXPECT_TRUE(newborn.Bears(Range(0, 20)));  // they are as new
+  newborn.ExpectSame();
+  MT_ASSERT_OK(newborn.table->Clear());
+  MT_ASSERT_OK(newborn.plain->Clear());
+  EXPECT_TRUE(newborn.Bears(Range(0, 20)));
+  newborn.ExpectSame();
+}
+
+TEST(Births, OverTiersRowsAreBornUntilOneLeaves) {
+  Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 40, /*rows=*/120);  // of which slots take half
+
+  EXPECT_TRUE(newborn.Bears(Range(0, 20)));
+  newborn.ExpectSame();  // a save leaves the rows in HBM
+  EXPECT_TRUE(newborn.Bears(Range(20, 40)));
+  newborn.Step(Sgd(Range(40, 80), 1.0f, 40));  // more than there is room for
+  EXPECT_FALSE(newborn.Bears(Range(100, 110)));
+  for (int64_t from = 0; from < 80; from += 10) newborn.Step(Sgd(Range(from, from + 10), 1.0f, 40));
+  newborn.ExpectSame();
+}
+
+// More keys than a bucket has slots: those without one go on as misses.
+TEST(Births, KeysWithoutASlotGoOverTheHost) {
+  Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 4);
+  newborn.Step(Sgd(Range(2000, 2500), 1.0f, 4));  // 701 rows or more
+  const uint32_t buckets = (800 + 63) / 64;
+  std::vector<int64_t> keys;
+  for (int64_t key = 10000; keys.size() < 200; ++key) {
+    if (device::PlaceOf(key, 4 * buckets).bucket / 4 == 1) keys.push_back(key);
+  }
+  for (int i = 0; i < 3; ++i) newborn.Step(Sgd(keys, 0.5f, 4));
+  newborn.ExpectSame();
+}
+
+TEST(Births, SeveralThreadsGetTheBitsOfThePlainTable) {
+  Newborn newborn(Spec(InitializerKind::kNormal, 0.0f, 1.0f), 4);
+  constexpr int kThreads = 4;
+  const int steps = kSanitized ? 4 : 15;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      DeviceCaller caller(newborn.device);
+      for (int step = 0; step < steps; ++step) {
+        const int64_t from = 100000 * t + 10 * step;
+        const Training training = Sgd(Range(from, from + 15), 0.5f, 4);
+        DevicePlan plan;
+        caller.LookupAll(newborn.table.get(), training.keys, &plan);
+        MT_EXPECT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));
+        if (step % 5 == 2) MT_EXPECT_OK(newborn.table->Export(true).status());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) {
+    for (int step = 0; step < steps; ++step) {
+      const int64_t from = 100000 * t + 10 * step;
+      MT_ASSERT_OK(Sgd(Range(from, from + 15), 0.5f, 4).Run(newborn.plain.get()));
+    }
+  }
+  EXPECT_EQ(newborn.table->TotalCount(), newborn.plain->TotalCount());
+  for (int t = 0; t < kThreads; ++t) {
+    const std::vector<int64_t> keys = Range(100000 * t, 100000 * t + 10 * steps + 5);
+    EXPECT_TRUE(SameBits(LookupAll(newborn.table.get(), keys), LookupAll(newborn.plain.get(), keys)));
+  }
+}
+
+}  // namespace
+}  // namespace multitier::hbm::births_test
