@@ -34,7 +34,7 @@ std::shared_ptr<device::EmulatedDevice> NewDevice(const DeviceKernels& kernels, 
 
 PairCheckOptions Small() {
   PairCheckOptions options;
-  options.entries = kSanitized ? 8 : 24;
+  options.entries = kSanitized ? 5 : 24;
   options.rows = kSanitized ? 8 : 24;
   options.keys = kSanitized ? 40 : 100;
   return options;
