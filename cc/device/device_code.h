@@ -4,8 +4,11 @@
 //   Atomic*<order>(p, ...)      atomics of device scope with a memory order
 //   LoadFourWords(p)            one load of 16 bytes that no thread of the launch writes
 //   LoadOwnFourWords(p)         the same, of 16 bytes that this thread alone may have written
+//   LoadFour, StoreFour         four floats, or any 16 bytes, by one load or store
+//   CountAddition()             tells the emulator's Stats of one in a chain of additions
 //   MT_UNROLL for (...)         a loop of constant length whose variables stay in registers
 //   MT_NO_UNROLL for (...)      a loop that would take too many registers if the compiler unrolled it
+//   Again(x)                    x, from which the compiler computes again what it would have kept in registers
 //   MT_LAUNCH(...)              launches a kernel; returns the Status of the launch
 //
 // Rules for kernels:
@@ -29,6 +32,10 @@ namespace multitier::device {
 
 struct alignas(16) FourWords {
   uint32_t word[4];
+};
+
+struct __attribute__((aligned(16), may_alias)) Four {
+  float x[4];
 };
 
 }  // namespace multitier::device
@@ -86,6 +93,18 @@ __device__ constexpr cuda::std::memory_order StdOrder() {
 __device__ __forceinline__ FourWords LoadFourWords(const void* p) {
   const uint4 words = __ldg(static_cast<const uint4*>(p));
   return FourWords{{words.x, words.y, words.z, words.w}};
+}
+__device__ __forceinline__ Four LoadFour(const void* p) {
+  const float4 four = *static_cast<const float4*>(p);
+  return Four{{four.x, four.y, four.z, four.w}};
+}
+__device__ __forceinline__ void StoreFour(void* p, const Four& four) {
+  *static_cast<float4*>(p) = make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
+}
+__device__ __forceinline__ void CountAddition() {}
+__device__ __forceinline__ uint32_t Again(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
 }
 
 __device__ __forceinline__ FourWords LoadOwnFourWords(const void* p) {
@@ -150,6 +169,10 @@ enum Order {
 
 __forceinline__ FourWords LoadFourWords(const void* p) { return *static_cast<const FourWords*>(p); }
 __forceinline__ FourWords LoadOwnFourWords(const void* p) { return LoadFourWords(p); }
+__forceinline__ Four LoadFour(const void* p) { return *static_cast<const Four*>(p); }
+__forceinline__ void StoreFour(void* p, const Four& four) { *static_cast<Four*>(p) = four; }
+__forceinline__ void CountAddition() { simt::CountAddition(); }
+__forceinline__ uint32_t Again(uint32_t x) { return x; }
 
 template <Order order, typename T>
 __forceinline__ T AtomicLoad(T* p) {

@@ -1,5 +1,6 @@
 """What nvcc and ptxas make of the kernels of HBM: no spills, no local memory, few registers, wide loads."""
 
+import functools
 import glob
 import os
 import re
@@ -17,8 +18,6 @@ MOST, LIMITS = 64, dict.fromkeys(("FindKernel", "PlaceKernel", "ChainKernel", "R
 # How many loads and stores of a width each kernel has at least: digests and whole rows by 16 bytes, keys and pointers by 8.
 WIDTHS = {
     "FindKernel": {"LDG.E.128": 1, "LDG.E.64": 1, "STG.E.64": 1},
-    "ExchangeKernel": {"LDG.E.128": 2, "STG.E.128": 2},
-    "TakeOutKernel": {"LDG.E.128": 1, "STG.E.128": 1},
     "PlaceKernel": {"LDG.E.64": 1, "STG.E.64": 1},
     "ChainKernel": {"LDG.E.64": 1},
     "GatherKernel": {"LDG.E.64": 1},
@@ -28,6 +27,24 @@ WIDTHS = {
 # code of its own, those and the ranks, 1,536; with the digests, 4 bytes a lane, that is all of the bucket that they read:
 # KernelsTest.ASearchForAVictimReadsNoSlot.
 WIDE_LOADS = {"PlaceKernel": 1 + 3}
+# Kernels that move or compute rows read four parts of 16 bytes, or more, before they write the first one.
+ROWS = ("GatherKernel", "ValuesKernel", "ExchangeKernel", "TakeOutKernel", "TakeListedKernel")
+ROWS += ("MoveRowsKernel", "UpdateKernel", "UpdateMembersKernel")
+WIDE_LOAD, WIDE_STORE = re.compile(r"LDG?\.E\.128"), re.compile(r"STG?\.E\.128")
+# Slots of the size of the value that each rule has.
+SLOTS = {
+    "SgdKernel": 0,
+    "RowwiseAdagradStep": 0,
+    "MomentumKernel": 1,
+    "AdagradKernel": 1,
+    "AdagradEpsilonKernel": 1,
+    "AdamKernel": 2,
+    "AdamWKernel": 2,
+    "SparseRmsPropKernel": 2,
+    "RmsPropKernel": 2,
+    "FtrlKernel": 2,
+    "CenteredRmsPropKernel": 3,
+}
 # A lane of these reads several digests with one load, never a byte.
 NO_BYTES = ("FindKernel", "PlaceKernel")
 
@@ -46,6 +63,7 @@ of_the_library = pytest.mark.skipif(
 ARCHITECTURES = ["sm_80", "sm_90"]
 
 
+@functools.lru_cache(None)
 def dumped(what):
     """What cuobjdump says of the engine's library."""
     command = [CUOBJDUMP, what, os.path.join(LIBRARIES, "_engine.so")]
@@ -57,10 +75,18 @@ def dumped(what):
 
 def functions_of(report):
     """(architecture, kernel, lines) of each of our kernels that cuobjdump reports. Those of CUB are left out."""
+    for arch, kernel, lines, _ in instances_of(report):
+        yield arch, kernel, lines
+
+
+def instances_of(report):
+    """As functions_of, with the rule of an update: "AdamKernel"."""
     for part in re.split(r"^arch = ", report, flags=re.M)[1:]:
         for name, lines in re.findall(r"Function :? ?(\S+)(.*?)(?=Function|\Z)", part, re.S):
             if name.startswith("_ZN9multitier"):
-                yield part.split()[0], re.search(r"\d([A-Z][A-Za-z]*?Kernel)", name)[1], lines
+                found = re.search(r"\d([A-Z][A-Za-z]*?Kernel)(?:I+NS_(\d+)(\w+))?", name)
+                rule = found[3][: int(found[2])] if found[2] else None
+                yield part.split()[0], found[1], lines, rule
 
 
 def kernels_in(report):
@@ -72,12 +98,23 @@ def kernels_in(report):
     return found
 
 
+def instructions_in(lines):
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", lines)
+
+
+def names_of(instructions):
+    return [re.sub(r"^@!?\w+ +", "", text).split()[0] for text in instructions]
+
+
 def sass(report):
     """[(kernel, architecture, its instructions)] of what `cuobjdump -sass` printed."""
-    return [
-        (kernel, arch, re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", lines))
-        for arch, kernel, lines in functions_of(report)
-    ]
+    return [(kernel, arch, instructions_in(lines)) for arch, kernel, lines in functions_of(report)]
+
+
+def wide_moves(instructions):
+    """L for each load of 16 bytes, S for each store, in the order of the code: "LLLLSSSS"."""
+    moves = [(WIDE_LOAD.match(name), WIDE_STORE.match(name)) for name in names_of(instructions)]
+    return "".join("L" if load else "S" for load, store in moves if load or store)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +155,7 @@ def test_instructions_have_wide_loads_and_no_local_memory(written):
     kernels = sass(dumped("-sass"))
     assert {kernel[:2] for kernel in kernels} == all_of(written)
     for kernel, arch, instructions in kernels:
-        names = [re.sub(r"^@!?\w+ +", "", text).split()[0] for text in instructions]
+        names = names_of(instructions)
         assert len(names) > 10
         assert not [n for n in names if n.split(".")[0] in ("LDL", "STL")], (kernel, arch)
         # CCTL: a load that empties the cache of its SM
@@ -131,8 +168,52 @@ def test_instructions_have_wide_loads_and_no_local_memory(written):
             assert not [n for n in names if n.startswith("LD") and re.search(r"[US]8$", n)], arch
 
 
+@of_the_library
+def test_four_loads_of_16_bytes_come_before_the_first_store():
+    found = set()
+    for kernel, arch, instructions in sass(dumped("-sass")):
+        if kernel not in ROWS:
+            continue
+        moves = wide_moves(instructions)
+        assert "S" in moves and moves.index("S") >= 4, (kernel, arch, moves)
+        # Of each run of loads, what they read is written.
+        assert moves.count("L") >= moves.count("S"), (kernel, arch, moves)
+        found.add((kernel, arch))
+    assert found == all_of(ROWS)
+
+
+@of_the_library
+def test_an_update_loads_and_stores_each_array_once():
+    found = set()
+    for arch, kernel, lines, rule in instances_of(dumped("-sass")):
+        if rule is None:
+            continue
+        moves, slots = wide_moves(instructions_in(lines)), SLOTS[rule]
+        rows = 1 if slots >= 2 else 2
+        expected = "L" * (rows * (slots + 2)) + "S" * (rows * (slots + 1))
+        assert moves == expected, (kernel, rule, arch)
+        found.add((kernel, rule, arch))
+    updates = ("UpdateKernel", "UpdateMembersKernel")
+    assert found == {(k, r, a) for k in updates for r in SLOTS for a in ARCHITECTURES}
+
+
+def test_an_array_that_is_loaded_twice_is_found():
+    report = """
+arch = sm_90
+ Function : _ZN9multitier6device43_GLOBAL__N__c6_8eaf12UpdateKernelINS_10AdamKernelEEEvNS0_10UpdateArgsE
+        /*0440*/                   LDG.E.128 R12, desc[UR8][R4.64] ;
+        /*0450*/              @!P0 LD.E.128 R16, desc[UR8][R4.64] ;
+        /*0460*/                   LD.E R0, desc[UR8][R4.64] ;
+        /*0470*/              @!P3 STG.E.128 desc[UR8][R4.64], R12 ;
+"""
+    [(arch, kernel, lines, rule)] = instances_of(report)
+    assert (arch, kernel, rule) == ("sm_90", "UpdateKernel", "AdamKernel")
+    assert wide_moves(instructions_in(lines)) == "LLS"
+
+
 def test_kernels_with_widths_are_kernels(written):
     assert {*WIDTHS, *WIDE_LOADS, *NO_BYTES, *LIMITS} <= written
+    assert {*WIDTHS, *NO_BYTES, *LIMITS, *ROWS} <= written
 
 
 # CUDA's runtime of a machine with several GPUs, without one: it prints which GPU is current at each launch.

@@ -1,12 +1,15 @@
 // New rows whose values are functions of their keys. A warp makes a row, 16 bytes a lane: the header, the blocks of the value,
 // and the slots as every new row has them.
 
-#include "cc/device/kernels/copy_row.h"
 #include "cc/device/kernels/offers.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
+
+struct alignas(16) Chunk {
+  uint64_t half[2];
+};
 
 // Elements [4 block, 4 block + 4) of the value of a key; 0 behind the last column.
 __device__ __forceinline__ Chunk ValueChunk(const Birth& birth, int64_t key, uint32_t block) {

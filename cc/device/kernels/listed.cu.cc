@@ -1,7 +1,7 @@
 // Rows of a whole table that are to be handed down: their list, and copies of a part of it. The list lies in the table, above
 // its free rows, since a row is either free or may be listed.
 
-#include "cc/device/kernels/copy_row.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
@@ -33,18 +33,28 @@ __global__ void __launch_bounds__(kBlock) ListDirtyKernel(ListDirtyArgs args) {
   }
 }
 
-__global__ void __launch_bounds__(kBlock) TakeListedKernel(TakeListedArgs args) {
+__global__ void __launch_bounds__(kBlock, 4) TakeListedKernel(TakeListedArgs args) {
   const Table& table = *args.table;
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
-                 lane = threadIdx.x % 32;
   const uint32_t* const list = table.free_rows + *table.num_free + args.first;
-  for (uint32_t i = warp; i < args.n; i += warps) {
-    const uint32_t row = list[i], stride = table.row_stride;
-    uint8_t* const from = table.rows + static_cast<size_t>(row) * stride;
-    CopyRow(args.outbox_rows + static_cast<size_t>(i) * stride, from, stride, lane);
-    if (lane != 0) continue;  // the lane that copied the header
-    args.outbox_keys[i] = table.slots[table.slot_of_row[row]].key;
-    reinterpret_cast<DeviceRowHeader*>(from)->flags &= static_cast<uint16_t>(~(kRowDirty | kRowNew));
+  const uint32_t stride = table.row_stride, parts = stride / static_cast<uint32_t>(sizeof(Four));
+  const Lanes mine = LanesFor(parts);
+  const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
+  for (uint32_t i = WarpOfGrid() * tile + mine.group; i < args.n; i += step) {
+    RowCopies<Four> out;
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t at = i + k * mine.groups, row = list[at < args.n ? at : i];
+      out.parts[k] = at < args.n ? parts : 0;
+      out.from[k] = reinterpret_cast<const Four*>(table.rows + static_cast<size_t>(row) * stride);
+      out.to[k] = reinterpret_cast<Four*>(args.outbox_rows + static_cast<size_t>(at) * stride);
+    }
+    CopyRows(out, mine);
+    if (mine.lane != 0) continue;  // the lane that copied the headers
+    for (uint32_t at = i; at < args.n && at < i + tile; at += mine.groups) {
+      const uint32_t row = list[at];
+      args.outbox_keys[at] = table.slots[table.slot_of_row[row]].key;
+      auto* const header = reinterpret_cast<DeviceRowHeader*>(table.rows + static_cast<size_t>(row) * stride);
+      header->flags &= static_cast<uint16_t>(~(kRowDirty | kRowNew));
+    }
   }
 }
 
@@ -57,7 +67,7 @@ Status ListDirty(Stream stream, const ListDirtyArgs& args) {
 }
 
 Status TakeListed(Stream stream, const TakeListedArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32), kBlock, TakeListedKernel, args);
+  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32 * kInFlight), kBlock, TakeListedKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

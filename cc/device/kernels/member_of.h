@@ -1,4 +1,4 @@
-// Which member of a batch an element belongs to, for files of kernels.
+// Which member of a batch an element belongs to, and the members whose items a warp does, for files of kernels.
 
 #ifndef CC_DEVICE_KERNELS_MEMBER_OF_H_
 #define CC_DEVICE_KERNELS_MEMBER_OF_H_
@@ -25,6 +25,44 @@ __device__ inline uint32_t MemberOf(const uint32_t* ends, uint32_t num_members, 
 // Where the elements of the member begin.
 __device__ __forceinline__ uint32_t BeginOf(const uint32_t* ends, uint32_t member) {
   return member == 0 ? 0 : ends[member - 1];
+}
+
+constexpr uint32_t kFewestItems = 4, kMostItems = 128;  // of a warp at one time: powers of two
+
+// Items are done in runs of this number.
+__device__ __forceinline__ uint32_t RunOf(uint32_t items, uint32_t warps) {
+  uint32_t run = kFewestItems;
+  while (run < items / warps && run < kMostItems) run *= 2;
+  return run;
+}
+
+// Calls work(begin, end) for the items of this warp, a run or the rest of one at a time; work returns where it stopped. All
+// lanes of the warp make the same calls. Meanwhile it keeps nothing in registers but where it was.
+template <typename Work>
+__device__ __forceinline__ void ForItems(uint32_t items, Work work) {
+  const uint32_t warps = gridDim.x * blockDim.x / 32;
+  uint32_t run = RunOf(items, warps);
+  uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * run;
+  while (at < items) {
+    const uint32_t rest = run - at % run;
+    at = work(at, items - at < rest ? items : at + rest);
+    run = RunOf(items, Again(warps));
+    if (at % run != 0) continue;
+    if (items - at <= (warps - 1) * run) return;  // a sum might be too large
+    at += (warps - 1) * run;
+  }
+}
+
+// Calls work(member, begin, end) for the items [begin, end) of a member that are items of this warp. Args: OutputArgs and its
+// like.
+template <typename Args, typename Work>
+__device__ __forceinline__ void ForItemsOfMembers(const Args& args, Work work) {
+  ForItems(args.items, [&](uint32_t begin, uint32_t end) {
+    const uint32_t number = MemberOf(args.ends, args.num_members, begin), first = BeginOf(args.ends, number);
+    const uint32_t stop = end < args.ends[number] ? end : args.ends[number];
+    work(args.members[number], begin - first, stop - first);
+    return stop;
+  });
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 //
 // So no thread waits for another, and the result is a function of the table. The old table stays as it is.
 
-#include "cc/device/kernels/copy_row.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
@@ -54,13 +54,20 @@ __device__ __forceinline__ void MoveFreeRows(const Table& from, const Table& to)
   }
 }
 
-__global__ void __launch_bounds__(kBlock) MoveRowsKernel(MoveArgs args) {
+__global__ void __launch_bounds__(kBlock, 4) MoveRowsKernel(MoveArgs args) {
   MoveFreeRows(*args.from, *args.to);
-  const uint32_t stride = args.from->row_stride, warps = gridDim.x * blockDim.x / 32;
-  for (uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) / 32; row < args.from_capacity; row += warps) {
-    if (args.from->slot_of_row[row] == kNone) continue;
-    const size_t at = static_cast<size_t>(row) * stride;
-    CopyRow(args.to->rows + at, args.from->rows + at, stride, threadIdx.x % 32);
+  const uint32_t stride = args.from->row_stride, parts = stride / static_cast<uint32_t>(sizeof(Four));
+  const Lanes mine = LanesFor(parts);
+  const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
+  for (uint32_t i = WarpOfGrid() * tile + mine.group; i < args.from_capacity; i += step) {
+    RowCopies<Four> rows;
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t row = i + k * mine.groups;
+      rows.parts[k] = row < args.from_capacity && args.from->slot_of_row[row] != kNone ? parts : 0;
+      rows.from[k] = reinterpret_cast<const Four*>(args.from->rows + static_cast<size_t>(row) * stride);
+      rows.to[k] = reinterpret_cast<Four*>(args.to->rows + static_cast<size_t>(row) * stride);
+    }
+    CopyRows(rows, mine);
   }
 }
 
@@ -73,7 +80,7 @@ Status MoveIndex(Stream stream, const MoveArgs& args) {
 }
 
 Status MoveRows(Stream stream, const MoveArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.from_capacity, kBlock / 32), kBlock, MoveRowsKernel, args);
+  return MT_LAUNCH(stream, Grid(args.from_capacity, kBlock / 32 * kInFlight), kBlock, MoveRowsKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

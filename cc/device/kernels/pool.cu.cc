@@ -3,12 +3,13 @@
 //
 //   scales   of max_norm: what each distinct value is divided by. What the sum of each row is divided by, and, for the gradient
 //            without weights, multiplied by
-//   values   a warp combines a row, a lane an element. It also copies values that the gradient of clipping needs
+//   values   a group of lanes combines a row. It also copies values that the gradient of clipping needs
 
 #include <cmath>
 
 #include "cc/device/kernels/divided.h"
 #include "cc/device/kernels/member_of.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
@@ -19,15 +20,31 @@ __device__ __forceinline__ bool IsSkipped(const OutputMember& m) {
   return (m.misses != nullptr && *m.misses != 0) || (m.pooled && *m.first_bad != kNone);
 }
 
-__device__ __forceinline__ const float* ValueOf(const OutputMember& m, uint32_t key) {
-  if (m.values != nullptr) return m.values + static_cast<size_t>(key) * m.dim;
+// What is read for each entry of a member, in registers.
+struct EntryValues {
+  const float* values;
+  uint8_t* const* rows;  // of its own distinct keys
+  const uint32_t* inverse;
+  const float* weights;
+  const float* norms;
+  float max_norm;
+  uint32_t dim;
+
+  __device__ __forceinline__ uint32_t KeyOf(uint32_t entry) const { return inverse != nullptr ? inverse[entry] : entry; }
+  __device__ __forceinline__ const float* Of(uint32_t key) const {
+    if (values != nullptr) return values + static_cast<size_t>(key) * dim;
+    return reinterpret_cast<const float*>(rows[key] + sizeof(DeviceRowHeader));
+  }
+};
+
+__device__ __forceinline__ EntryValues ValuesOf(const OutputMember& m) {
   const uint32_t first = m.first != nullptr ? *m.first : 0;
-  return reinterpret_cast<const float*>(m.rows[first + key] + sizeof(DeviceRowHeader));
+  return EntryValues{m.values, m.rows + first, m.inverse, m.weights, m.norms, m.max_norm, m.dim};
 }
 
 // Squares are added in the order of the elements.
 __device__ __forceinline__ float NormOf(const OutputMember& m, uint32_t key) {
-  const float* const value = ValueOf(m, key);
+  const float* const value = ValuesOf(m).Of(key);
   float squares = 0.0f;
   for (uint32_t d = 0; d < m.dim; ++d) squares += value[d] * value[d];
   const float norm = std::sqrt(squares);
@@ -64,44 +81,87 @@ __global__ void __launch_bounds__(kBlock) ScalesKernel(OutputArgs args) {
   }
 }
 
-__device__ __forceinline__ float EntryValue(const OutputMember& m, uint32_t entry, uint32_t d) {
-  const uint32_t key = m.inverse != nullptr ? m.inverse[entry] : entry;
-  float x = ValueOf(m, key)[d];
-  if (m.norms != nullptr && m.norms[key] != 0.0f) x = x * m.max_norm / m.norms[key];
-  return m.weights != nullptr ? x * m.weights[entry] : x;
+// Part p of the value of an entry, weighted.
+template <typename Part>
+__device__ __forceinline__ Part EntryValue(const EntryValues& v, uint32_t entry, uint32_t p) {
+  const uint32_t key = v.KeyOf(entry);
+  const float norm = v.norms != nullptr ? v.norms[key] : 0.0f, weight = v.weights != nullptr ? v.weights[entry] : 0.0f;
+  return EachOf(Load(reinterpret_cast<const Part*>(v.Of(key)) + p), [&](float x) {
+    if (norm != 0.0f) x = x * v.max_norm / norm;
+    return v.weights != nullptr ? x * weight : x;
+  });
 }
 
-__device__ __forceinline__ void PoolRow(const OutputMember& m, uint32_t row, uint32_t lane) {
-  const uint32_t begin = m.splits[row], end = m.splits[row + 1];
-  float* const out = m.out + static_cast<size_t>(row) * m.stride;
-  for (uint32_t d = lane; d < m.dim; d += 32) {
-    float sum = begin < end ? EntryValue(m, begin, d) : 0.0f;
-    for (uint32_t i = begin + 1; i < end; ++i) sum += EntryValue(m, i, d);
-    out[d] = begin < end ? Divided(sum, m.divisors[row]) : 0.0f;
-  }
-}
-
-__device__ __forceinline__ void CopyValue(const OutputMember& m, uint32_t key, float* out, uint32_t lane) {
-  const float* const value = ValueOf(m, key);
-  for (uint32_t d = lane; d < m.dim; d += 32) out[d] = value[d];
-}
-
-__global__ void __launch_bounds__(kBlock) ValuesKernel(OutputArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
-  const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t item = warp; item < args.items; item += warps) {
-    const uint32_t member = MemberOf(args.ends, args.num_members, item), i = item - BeginOf(args.ends, member);
-    const OutputMember& m = args.members[member];
-    if (IsSkipped(m)) continue;
-    if (i >= m.num_rows) {
-      const uint32_t key = i - m.num_rows;
-      if (key < *m.num_keys) CopyValue(m, key, m.unclipped + static_cast<size_t>(key) * m.dim, lane);
-    } else if (m.pooled) {
-      PoolRow(m, i, lane);
-    } else {
-      CopyValue(m, m.inverse[i], m.out + static_cast<size_t>(i) * m.stride, lane);
+template <typename Part>
+__device__ __forceinline__ void PoolRow(const OutputMember& m, const EntryValues& values, uint32_t row, const Lanes& mine) {
+  const uint32_t begin = m.splits[row], end = m.splits[row + 1], parts = PartsOf<Part>(values.dim);
+  for (uint32_t p = mine.lane; p < parts; p += mine.lanes) {
+    Part pooled{};
+    if (begin < end) {
+      if (values.norms == nullptr && values.weights == nullptr) {
+        pooled = SumInOrder<Part>(begin, end, [&](uint32_t entry) {
+          return Load(reinterpret_cast<const Part*>(values.Of(values.KeyOf(entry))) + p);
+        });
+      } else {
+        pooled = SumInOrder<Part, 2>(begin, end, [&](uint32_t entry) { return EntryValue<Part>(values, entry, p); });
+      }
+      const float divisor = m.divisors[row];
+      pooled = EachOf(pooled, [&](float x) { return Divided(x, divisor); });
     }
+    Store(reinterpret_cast<Part*>(m.out + static_cast<size_t>(row) * m.stride) + p, pooled);
   }
+}
+
+// Row i of `out` is the value of key i, or of keys[i].
+template <typename Part>
+__device__ __forceinline__ void CopyValues(const EntryValues& values, const uint32_t* keys, float* out, uint32_t stride,
+                                           uint32_t begin, uint32_t end) {
+  const uint32_t parts = PartsOf<Part>(values.dim);
+  const Lanes mine = LanesFor(parts);
+  for (uint32_t i = begin + mine.group; i < end; i += mine.groups * kInFlight) {
+    RowCopies<Part> rows;
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t row = i + k * mine.groups, at = row < end ? row : i;
+      rows.parts[k] = row < end ? parts : 0;
+      rows.from[k] = reinterpret_cast<const Part*>(values.Of(keys != nullptr ? keys[at] : at));
+      rows.to[k] = reinterpret_cast<Part*>(out + static_cast<size_t>(row) * stride);
+    }
+    CopyRows(rows, mine);
+  }
+}
+
+// Rows [begin, end) of the output.
+template <typename Part>
+__device__ __forceinline__ void OutputRows(const OutputMember& m, const EntryValues& values, uint32_t begin, uint32_t end) {
+  if (!m.pooled) return CopyValues<Part>(values, m.inverse, m.out, m.stride, begin, end);
+  const Lanes mine = LanesFor(PartsOf<Part>(values.dim));
+  for (uint32_t row = begin + mine.group; row < end; row += mine.groups) PoolRow<Part>(m, values, row, mine);
+}
+
+// The items [begin, end) of a member.
+__device__ __forceinline__ void MemberValues(const OutputMember& m, uint32_t begin, uint32_t end) {
+  const EntryValues values = ValuesOf(m);
+  const uint32_t rows = end < m.num_rows ? end : m.num_rows;
+  const bool of_fours = IsOfFours(m.dim, m.dim, m.values);
+  if (begin < rows && of_fours && IsOfFours(m.dim, m.stride, m.out)) {
+    OutputRows<Four>(m, values, begin, rows);
+  } else if (begin < rows) {
+    OutputRows<float>(m, values, begin, rows);
+  }
+  if (end <= m.num_rows) return;
+  const uint32_t first = begin > m.num_rows ? begin - m.num_rows : 0, num_keys = *m.num_keys;
+  const uint32_t last = end - m.num_rows < num_keys ? end - m.num_rows : num_keys;
+  if (of_fours && IsOfFours(m.dim, m.dim, m.unclipped)) {
+    CopyValues<Four>(values, nullptr, m.unclipped, m.dim, first, last);
+  } else {
+    CopyValues<float>(values, nullptr, m.unclipped, m.dim, first, last);
+  }
+}
+
+__global__ void __launch_bounds__(kBlock, 4) ValuesKernel(OutputArgs args) {
+  ForItemsOfMembers(args, [](const OutputMember& member, uint32_t begin, uint32_t end) {
+    if (!IsSkipped(member)) MemberValues(member, begin, end);
+  });
 }
 
 }  // namespace
@@ -113,7 +173,7 @@ Status Scales(Stream stream, const OutputArgs& args) {
 }
 
 Status Values(Stream stream, const OutputArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32), kBlock, ValuesKernel, args);
+  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32 * kFewestItems), kBlock, ValuesKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

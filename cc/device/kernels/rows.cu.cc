@@ -1,40 +1,72 @@
-// Row data: victims out, staged rows in, values of a batch. A warp copies a row, 16 bytes a lane.
+// Row data: victims out, staged rows in, values of a batch.
 
-#include "cc/device/kernels/copy_row.h"
 #include "cc/device/kernels/offers.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
 
-__global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
+__global__ void __launch_bounds__(kBlock, 4) ExchangeKernel(ExchangeArgs args) {
   const InsertArgs& insert = args.insert;
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
-  const uint32_t lane = threadIdx.x % 32, n = *insert.num_missed;
-  for (uint32_t i = warp; i < n; i += warps) {
-    const uint32_t position = insert.missed[i], t = insert.key_tables[position];
-    const Table& table = insert.tables[t];
-    if (lane == 0) ReturnOffer(insert, table, i, t);
-    uint8_t* const row = insert.rows[position];
-    const uint8_t* const staged = StagedRow(insert, i, position);
-    const uint32_t out = insert.outbox[i];
-    if (out != kNone) {  // this miss gets the victim's row
-      CopyRow(args.outbox_rows + static_cast<size_t>(out) * args.outbox_stride, row, table.row_stride, lane);
-      if (lane == 0) args.outbox_keys[out] = insert.victims[i].key;
-      if (lane == 0) args.outbox_tables[out] = t;
+  const uint32_t n = *insert.num_missed;
+  const Lanes mine = LanesFor(args.outbox_stride / static_cast<uint32_t>(sizeof(Four)));
+  const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
+  for (uint32_t i = WarpOfGrid() * tile + mine.group; i < n; i += step) {
+    RowCopies<Four> rows{};
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {  // victims: this miss gets their row
+      const uint32_t miss = i + k * mine.groups < n ? i + k * mine.groups : i, place = insert.outbox[miss];
+      rows.parts[k] = 0;
+      if (miss != i + k * mine.groups || place == kNone) continue;
+      const uint32_t position = insert.missed[miss], t = insert.key_tables[position];
+      rows.to[k] = reinterpret_cast<Four*>(args.outbox_rows + static_cast<size_t>(place) * args.outbox_stride);
+      rows.from[k] = reinterpret_cast<const Four*>(insert.rows[position]);
+      rows.parts[k] = insert.tables[t].row_stride / static_cast<uint32_t>(sizeof(Four));
+      if (mine.lane != 0) continue;
+      args.outbox_keys[place] = insert.victims[miss].key;
+      args.outbox_tables[place] = t;
     }
-    if (row == staged && lane == 0 && insert.placed != nullptr) AtomicAdd<kRelaxed>(&insert.placed[t].unplaced, 1u);
-    if (row != staged) CopyRow(row, staged, table.row_stride, lane);  // the lane that read a chunk of the victim overwrites it
+    CopyRows(rows, mine);
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t miss = i + k * mine.groups < n ? i + k * mine.groups : i;
+      const uint32_t position = insert.missed[miss], t = insert.key_tables[position];
+      uint8_t* const row = insert.rows[position];
+      const uint8_t* const staged = StagedRow(insert, miss, position);
+      rows.to[k] = reinterpret_cast<Four*>(row);
+      rows.from[k] = reinterpret_cast<const Four*>(staged);
+      rows.parts[k] = insert.tables[t].row_stride / static_cast<uint32_t>(sizeof(Four));
+      if (miss != i + k * mine.groups || row == staged) rows.parts[k] = 0;
+      if (miss != i + k * mine.groups || mine.lane != 0) continue;
+      ReturnOffer(insert, insert.tables[t], miss, t);
+      if (row == staged && insert.placed != nullptr) AtomicAdd<kRelaxed>(&insert.placed[t].unplaced, 1u);
+    }
+    CopyRows(rows, mine);  // the lane that read a part of the victim overwrites it
   }
 }
 
-__global__ void __launch_bounds__(kBlock) GatherKernel(GatherArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
-                 lane = threadIdx.x % 32;
-  for (uint32_t i = warp; i < args.n; i += warps) {
-    const auto* value = reinterpret_cast<const float*>(args.rows[args.inverse[i]] + sizeof(DeviceRowHeader));
-    float* const out = args.out + static_cast<size_t>(i) * args.dim;
-    for (uint32_t d = lane; d < args.dim; d += 32) out[d] = value[d];
+template <typename Part>
+__device__ __forceinline__ void GatherRows(const GatherArgs& args) {
+  const uint32_t parts = PartsOf<Part>(args.dim);
+  const Lanes mine = LanesFor(parts);
+  const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
+  for (uint32_t i = WarpOfGrid() * tile + mine.group; i < args.n; i += step) {
+    RowCopies<Part> values;
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t at = i + k * mine.groups;
+      values.parts[k] = at < args.n ? parts : 0;
+      const uint8_t* const row = args.rows[args.inverse[at < args.n ? at : i]];
+      values.from[k] = reinterpret_cast<const Part*>(row + sizeof(DeviceRowHeader));
+      values.to[k] = reinterpret_cast<Part*>(args.out + static_cast<size_t>(at) * args.dim);
+    }
+    CopyRows(values, mine);
+  }
+}
+
+__global__ void __launch_bounds__(kBlock, 4) GatherKernel(GatherArgs args) {
+  if (IsOfFours(args.dim, args.dim, args.out)) {
+    GatherRows<Four>(args);
+  } else {
+    GatherRows<float>(args);
   }
 }
 
@@ -43,11 +75,11 @@ __global__ void __launch_bounds__(kBlock) GatherKernel(GatherArgs args) {
 namespace MT_KERNELS_NAMESPACE {
 
 Status Exchange(Stream stream, const ExchangeArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.insert.max_missed, kBlock / 32), kBlock, ExchangeKernel, args);
+  return MT_LAUNCH(stream, Grid(args.insert.max_missed, kBlock / 32 * kInFlight), kBlock, ExchangeKernel, args);
 }
 
 Status Gather(Stream stream, const GatherArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32), kBlock, GatherKernel, args);
+  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32 * kInFlight), kBlock, GatherKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

@@ -1,9 +1,9 @@
 // A prefix sum in one launch, for files of kernels.
 //
 // A block takes tiles of 2048 elements in the order of a ticket counter, so that a tile waits only for tiles that run or are
-// done. Each tile publishes the sum of its own elements, looks back until it meets a tile whose prefix is known, and publishes
-// its own prefix (decoupled look-back). The word of a tile holds both a state and a value of 62 bits, so that no other memory
-// needs ordering.
+// done. Each tile publishes the sum of its own elements, looks back, a warp at 32 tiles at a time, until it meets a tile whose
+// prefix is known, and publishes its own prefix (decoupled look-back). The word of a tile holds both a state and a value of 62
+// bits, so that no other memory needs ordering.
 
 #ifndef CC_DEVICE_KERNELS_SCAN_H_
 #define CC_DEVICE_KERNELS_SCAN_H_
@@ -71,24 +71,36 @@ __device__ inline uint64_t PrefixInBlock(uint64_t value, uint64_t* total) {
   return before + inclusive - value;
 }
 
+// By a warp: the sum of all tiles before this one. Each lane looks at one of 32 tiles, the first at the nearest.
+__device__ inline uint64_t SumOfTilesBefore(uint64_t* words, uint32_t tile) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint64_t sum = 0;
+  for (uint32_t end = tile;; end -= 32) {
+    uint64_t word = kTilePrefix;  // of no tile: 0
+    while (lane < end) {
+      word = AtomicLoad<kRelaxed>(words + (end - 1 - lane));
+      if ((word & kStateBits) != 0) break;
+    }
+    const unsigned known = __ballot_sync(kAllLanes, (word & kStateBits) == kTilePrefix);
+    const bool counts = known == 0 || static_cast<int>(lane) < __ffs(static_cast<int>(known));
+    uint64_t part = counts ? word >> 2 : 0;
+    for (int lanes = 16; lanes > 0; lanes /= 2) part += __shfl_xor_sync(kAllLanes, part, lanes);
+    sum += part;
+    if (known != 0) return sum;
+  }
+}
+
 // The sum of all tiles before this one, and the sum with it in *end. Called by all threads of the block.
 __device__ inline uint64_t PrefixOfTile(const ScanScratch& scratch, uint32_t tile, uint64_t tile_sum, uint64_t* end) {
   MT_SHARED(uint64_t, shared_prefix);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < 32) {
     uint64_t* const words = scratch.words + 1;
-    uint64_t prefix = 0;
-    if (tile > 0) {
-      AtomicStore<kRelaxed>(words + tile, tile_sum << 2 | kTileSum);
-      for (uint32_t before = tile - 1;;) {
-        const uint64_t word = AtomicLoad<kRelaxed>(words + before);
-        if ((word & kStateBits) == 0) continue;
-        prefix += word >> 2;
-        if ((word & kStateBits) == kTilePrefix) break;
-        --before;
-      }
+    if (tile > 0 && threadIdx.x == 0) AtomicStore<kRelaxed>(words + tile, tile_sum << 2 | kTileSum);
+    const uint64_t prefix = tile > 0 ? SumOfTilesBefore(words, tile) : 0;
+    if (threadIdx.x == 0) {
+      AtomicStore<kRelaxed>(words + tile, (prefix + tile_sum) << 2 | kTilePrefix);
+      shared_prefix = prefix;
     }
-    AtomicStore<kRelaxed>(words + tile, (prefix + tile_sum) << 2 | kTilePrefix);
-    shared_prefix = prefix;
   }
   __syncthreads();
   *end = shared_prefix + tile_sum;

@@ -1,6 +1,6 @@
 // Rows that leave: copies for the table below, and rows that are forgotten. Tables under renumbering, too.
 
-#include "cc/device/kernels/copy_row.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
@@ -23,14 +23,22 @@ __global__ void __launch_bounds__(kBlock) MarkKernel(MarkArgs args) {
   }
 }
 
-__global__ void __launch_bounds__(kBlock) TakeOutKernel(TakeOutArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
-                 lane = threadIdx.x % 32;
+__global__ void __launch_bounds__(kBlock, 4) TakeOutKernel(TakeOutArgs args) {
   const uint32_t n = *args.length, before = args.before != nullptr ? *args.before : 0;
-  for (uint32_t i = warp; i < n; i += warps) {
-    const uint32_t position = args.list[i];
-    CopyRow(args.outbox_rows + static_cast<size_t>(before + i) * args.row_bytes, args.rows[position], args.row_bytes, lane);
-    if (lane == 0) args.outbox_keys[before + i] = args.keys[position];
+  const uint32_t parts = args.row_bytes / static_cast<uint32_t>(sizeof(Four));
+  const Lanes mine = LanesFor(parts);
+  const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
+  for (uint32_t i = WarpOfGrid() * tile + mine.group; i < n; i += step) {
+    RowCopies<Four> out;
+    MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t at = i + k * mine.groups;
+      out.parts[k] = at < n ? parts : 0;
+      const uint32_t position = args.list[at < n ? at : i];
+      out.from[k] = reinterpret_cast<const Four*>(args.rows[position]);
+      out.to[k] = reinterpret_cast<Four*>(args.outbox_rows + (static_cast<size_t>(before) + at) * args.row_bytes);
+      if (at < n && mine.lane == 0) args.outbox_keys[before + at] = args.keys[position];
+    }
+    CopyRows(out, mine);
   }
 }
 
@@ -75,7 +83,7 @@ Status Mark(Stream stream, const MarkArgs& args) {
 }
 
 Status TakeOut(Stream stream, const TakeOutArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.max_length, kBlock / 32), kBlock, TakeOutKernel, args);
+  return MT_LAUNCH(stream, Grid(args.max_length, kBlock / 32 * kInFlight), kBlock, TakeOutKernel, args);
 }
 
 Status Forget(Stream stream, const ForgetArgs& args) {

@@ -1,6 +1,8 @@
-// One optimizer's step on each row of a batch. A warp updates a row, a lane an element: the arithmetic is that of cc/optimizer.
+// One optimizer's step on each row of a batch: the arithmetic is that of cc/optimizer. A group of lanes updates kRowsOf
+// rows: it loads their values, slots and gradients, each once, then computes in registers, then stores.
 
 #include "cc/device/kernels/member_of.h"
+#include "cc/device/kernels/row_lanes.h"
 #include "cc/device/kernels/scan.h"
 #include "cc/optimizer/adagrad_kernel.h"
 #include "cc/optimizer/adam_kernel.h"
@@ -23,33 +25,87 @@ __device__ __forceinline__ float SumOfSquaresInWarp(const float* x, uint32_t n) 
   return sum;
 }
 
-__device__ __forceinline__ float* SlotOf(const UpdateArgs& args, uint8_t* data, int slot) {
-  return reinterpret_cast<float*>(data + args.slot_offsets[slot]);
+// Where the slots of a rule are in row data, in registers.
+template <typename Rule>
+struct SlotsOf {
+  uint32_t offsets[Rule::kSlots + Rule::kRowSlots + 1];
+
+  __device__ __forceinline__ explicit SlotsOf(const UpdateArgs& args) {
+    MT_UNROLL for (int s = 0; s < Rule::kSlots + Rule::kRowSlots; ++s) offsets[s] = args.slot_offsets[s];
+  }
+  __device__ __forceinline__ float* In(uint8_t* data, int slot) const { return reinterpret_cast<float*>(data + offsets[slot]); }
+};
+
+// Rows whose loads come before the first store: at least four loads.
+template <typename Rule>
+constexpr int kRowsOf = Rule::kSlots > 1 ? 1 : 2;
+
+template <typename Rule, typename Part>
+struct RowParts {
+  Part value, slots[Rule::kSlots > 0 ? Rule::kSlots : 1], grad;
+};
+
+template <typename Rule, typename Part>
+__device__ __forceinline__ RowParts<Rule, Part> LoadParts(const SlotsOf<Rule>& slots, uint8_t* data, const float* grad,
+                                                          uint32_t p) {
+  RowParts<Rule, Part> row;
+  row.value = Load(reinterpret_cast<const Part*>(data) + p);
+  MT_UNROLL for (int s = 0; s < Rule::kSlots; ++s) row.slots[s] = Load(reinterpret_cast<const Part*>(slots.In(data, s)) + p);
+  row.grad = Load(reinterpret_cast<const Part*>(grad) + p);
+  return row;
 }
 
-template <typename Rule>
-__device__ __forceinline__ void UpdateRow(const UpdateArgs& args, Rule rule, uint8_t* data, const float* grad) {
-  const uint32_t lane = threadIdx.x % 32;
-  auto* const value = reinterpret_cast<float*>(data);
-  if constexpr (Rule::kRowSlots > 0) {
-    const float squares = SumOfSquaresInWarp(grad, args.dim);
-    float* const row_slot = SlotOf(args, data, Rule::kSlots);
-    float x = *row_slot;  // every lane computes it; one writes it when all have read it
-    rule.BeginRow(&x, squares);
-    __syncwarp();
-    if (lane == 0) *row_slot = x;
+template <typename Rule, typename Part>
+__device__ __forceinline__ void StoreParts(const SlotsOf<Rule>& slots, uint8_t* data, uint32_t p,
+                                           const RowParts<Rule, Part>& row) {
+  Store(reinterpret_cast<Part*>(data) + p, row.value);
+  MT_UNROLL for (int s = 0; s < Rule::kSlots; ++s) Store(reinterpret_cast<Part*>(slots.In(data, s)) + p, row.slots[s]);
+}
+
+template <typename Rule, typename Part>
+__device__ __forceinline__ void StepOfElement(const Rule& rule, int k, RowParts<Rule, Part>* row) {
+  float &w = Element(row->value, k), &a = Element(row->slots[0], k);
+  const float g = Element(row->grad, k);
+  if constexpr (Rule::kSlots == 0) {
+    rule(w, g);
+  } else if constexpr (Rule::kSlots == 1) {
+    rule(w, a, g);
+  } else if constexpr (Rule::kSlots == 2) {
+    rule(w, a, Element(row->slots[1], k), g);
+  } else {
+    static_assert(Rule::kSlots == 3, "add a call for more slots");
+    rule(w, a, Element(row->slots[1], k), Element(row->slots[2], k), g);
   }
-  for (uint32_t d = lane; d < args.dim; d += 32) {
-    if constexpr (Rule::kSlots == 0) {
-      rule(value[d], grad[d]);
-    } else if constexpr (Rule::kSlots == 1) {
-      rule(value[d], SlotOf(args, data, 0)[d], grad[d]);
-    } else if constexpr (Rule::kSlots == 2) {
-      rule(value[d], SlotOf(args, data, 0)[d], SlotOf(args, data, 1)[d], grad[d]);
-    } else {
-      static_assert(Rule::kSlots == 3, "add a call for more slots");
-      rule(value[d], SlotOf(args, data, 0)[d], SlotOf(args, data, 1)[d], SlotOf(args, data, 2)[d], grad[d]);
-    }
+}
+
+// Rules that need so many registers that their elements wait in shared memory, and are computed one after the other.
+template <typename Rule>
+constexpr bool kOneByOne = false;
+template <bool kShrinks>
+constexpr bool kOneByOne<FtrlKernel<false, kShrinks>> = true;
+
+template <typename Rule>
+__device__ __forceinline__ void StepOneByOne(const Rule& rule, RowParts<Rule, Four>* row) {
+  using Waiting = float[4][4][kBlock];  // of each element: value, two slots, gradient; each thread has its own
+  static_assert(Rule::kSlots == 2, "four numbers of an element");
+  MT_SHARED(Waiting, waiting);
+  MT_UNROLL for (int k = 0; k < 4; ++k) {
+    waiting[k][0][threadIdx.x] = row->value.x[k];
+    waiting[k][1][threadIdx.x] = row->slots[0].x[k];
+    waiting[k][2][threadIdx.x] = row->slots[1].x[k];
+    waiting[k][3][threadIdx.x] = row->grad.x[k];
+  }
+  MT_NO_UNROLL for (int k = 0; k < 4; ++k) {
+    float w = waiting[k][0][threadIdx.x], a = waiting[k][1][threadIdx.x], b = waiting[k][2][threadIdx.x];
+    rule(w, a, b, waiting[k][3][threadIdx.x]);
+    waiting[k][0][threadIdx.x] = w;
+    waiting[k][1][threadIdx.x] = a;
+    waiting[k][2][threadIdx.x] = b;
+  }
+  MT_UNROLL for (int k = 0; k < 4; ++k) {
+    row->value.x[k] = waiting[k][0][threadIdx.x];
+    row->slots[0].x[k] = waiting[k][1][threadIdx.x];
+    row->slots[1].x[k] = waiting[k][2][threadIdx.x];
   }
 }
 
@@ -61,7 +117,17 @@ __device__ __forceinline__ void SetRank(const Table& table, const DeviceRowHeade
   table.ranks[slot] = RankOf(table.rank_by, *header);
 }
 
-// One lane's work. The other lanes of the warp have read the header's flags before.
+template <typename Rule, typename Part>
+__device__ __forceinline__ void StepOfParts(const Rule& rule, RowParts<Rule, Part>* row) {
+  constexpr int kElements = static_cast<int>(sizeof(Part) / sizeof(float));
+  if constexpr (kOneByOne<Rule> && kElements > 1) {
+    StepOneByOne(rule, row);
+  } else {
+    MT_UNROLL for (int k = 0; k < kElements; ++k) StepOfElement(rule, k, row);
+  }
+}
+
+// One lane's work. The other lanes of the group have read the header's flags before.
 __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHeader* header, uint64_t occurrences) {
   const bool provisional = (header->flags & kRowProvisional) != 0;
   if (provisional) AtomicAdd<kRelaxed>(args.created, 1u);
@@ -72,45 +138,118 @@ __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHe
   if (args.ranked != nullptr) SetRank(*args.ranked, header);
 }
 
-// By the warp: row i of a batch.
+// Rows that a group of lanes updates at one time. A row that it does not update may be read all the same.
 template <typename Rule>
-__device__ __forceinline__ void UpdateKey(const UpdateArgs& args, const Rule& rule, uint32_t i) {
-  uint8_t* const row = args.rows[i];
-  auto* const header = reinterpret_cast<DeviceRowHeader*>(row);
-  if (args.skip_provisional && (header->flags & kRowProvisional) != 0) return;
-  UpdateRow(args, rule, row + sizeof(DeviceRowHeader), args.sums + static_cast<size_t>(i) * args.dim);
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    UpdateHeader(args, header, args.occurrences != nullptr ? args.occurrences[i] : args.counts[i]);
+struct RowsOf {
+  static constexpr int kRows = kRowsOf<Rule>;
+  uint8_t* data[kRows];
+  const float* grads[kRows];
+  bool updates[kRows];
+};
+
+// Of a rule with a row slot: the step of each row. A warp has these rows, and all its lanes compute it.
+template <typename Rule>
+__device__ __forceinline__ void BeginRows(const SlotsOf<Rule>& slots, uint32_t dim, const RowsOf<Rule>& rows,
+                                          Rule (&of_row)[kRowsOf<Rule>]) {
+  float x[kRowsOf<Rule>];
+  MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) {
+    const float squares = SumOfSquaresInWarp(rows.grads[r], dim);
+    x[r] = *slots.In(rows.data[r], Rule::kSlots);
+    of_row[r].BeginRow(&x[r], squares);
+  }
+  __syncwarp();  // every lane has read the slots
+  if (threadIdx.x % 32 != 0) return;
+  MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) {
+    if (rows.updates[r]) *slots.In(rows.data[r], Rule::kSlots) = x[r];
+  }
+}
+
+// of_row: of the first row, and of the others.
+template <typename Part, typename Rule>
+__device__ __forceinline__ void UpdateElements(const SlotsOf<Rule>& slots, const RowsOf<Rule>& rows, const Rule& first,
+                                               const Rule& others, uint32_t parts, const Lanes& mine) {
+  MT_NO_UNROLL for (uint32_t p = mine.lane; p < parts; p += mine.lanes) {
+    RowParts<Rule, Part> row[kRowsOf<Rule>];
+    MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) { row[r] = LoadParts<Rule, Part>(slots, rows.data[r], rows.grads[r], p); }
+    MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) {
+      if (!rows.updates[r]) continue;
+      StepOfParts(r == 0 ? first : others, &row[r]);
+      StoreParts(slots, rows.data[r], Again(p), row[r]);  // addresses take no registers meanwhile
+    }
+  }
+}
+
+// The rows [begin, end) of a batch, by a warp.
+template <typename Part, typename Rule>
+__device__ __forceinline__ void UpdateRows(const UpdateArgs& args, const Rule& rule, uint32_t begin, uint32_t end) {
+  constexpr uint32_t kRows = kRowsOf<Rule>;
+  const SlotsOf<Rule> slots(args);
+  const uint32_t parts = PartsOf<Part>(args.dim);
+  const uint32_t sharing = Rule::kRowSlots > 0 ? 32 : parts;
+  while (begin < end) {  // all lanes of the warp together
+    const Lanes mine = LanesFor(sharing);
+    const uint32_t own = begin + mine.group;
+    RowsOf<Rule> rows;
+    MT_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+      const uint32_t i = own + r * mine.groups, at = i < end ? i : own < end ? own : begin;
+      uint8_t* const row = args.rows[at];
+      rows.data[r] = row + sizeof(DeviceRowHeader);
+      rows.grads[r] = args.sums + static_cast<size_t>(at) * args.dim;
+      const bool skips = args.skip_provisional && (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
+      rows.updates[r] = i < end && !skips;
+    }
+    if constexpr (Rule::kRowSlots > 0) {
+      static_assert(kRows == 2, "a rule for each row");
+      Rule of_row[kRows] = {rule, rule};
+      BeginRows(slots, args.dim, rows, of_row);
+      UpdateElements<Part>(slots, rows, of_row[0], of_row[1], parts, mine);
+    } else if (own < end) {
+      UpdateElements<Part>(slots, rows, rule, rule, parts, mine);
+    }
+    __syncwarp();
+    const Lanes again = LanesFor(Again(sharing));
+    MT_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+      const uint32_t i = begin + again.group + r * again.groups;
+      if (again.lane != 0 || !rows.updates[r]) continue;
+      UpdateHeader(args, reinterpret_cast<DeviceRowHeader*>(rows.data[r] - sizeof(DeviceRowHeader)),
+                   args.occurrences != nullptr ? args.occurrences[i] : args.counts[i]);
+    }
+    begin += kRows * again.groups;
+  }
+}
+
+template <typename Rule>
+__device__ __forceinline__ void UpdateItems(const UpdateArgs& args, uint32_t begin, uint32_t end) {
+  const Rule rule(args.hyper, static_cast<int>(args.dim));
+  if (IsOfFours(args.dim, args.dim, args.sums)) {
+    UpdateRows<Four>(args, rule, begin, end);
+  } else {
+    UpdateRows<float>(args, rule, begin, end);
   }
 }
 
 template <typename Rule>
 __global__ void __launch_bounds__(kBlock, 4) UpdateKernel(UpdateArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
-  const uint32_t n = *args.num_keys;
-  const Rule rule(args.hyper, static_cast<int>(args.dim));
-  for (uint32_t i = warp; i < n; i += warps) UpdateKey(args, rule, i);
+  ForItems(*args.num_keys, [&](uint32_t begin, uint32_t end) {
+    UpdateItems<Rule>(args, begin, end);
+    return end;
+  });
 }
 
 template <typename Rule>
 __global__ void __launch_bounds__(kBlock, 4) UpdateMembersKernel(UpdateMembersArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
-  for (uint32_t item = warp; item < args.items; item += warps) {
-    const uint32_t member = MemberOf(args.ends, args.num_members, item);
-    const UpdateArgs& m = args.members[member];
-    UpdateKey(m, Rule(m.hyper, static_cast<int>(m.dim)), item - BeginOf(args.ends, member));
-  }
+  ForItemsOfMembers(args,
+                    [](const UpdateArgs& member, uint32_t begin, uint32_t end) { UpdateItems<Rule>(member, begin, end); });
 }
 
 template <typename Rule>
 Status Launch(Stream stream, const UpdateArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / 32), kBlock, UpdateKernel<Rule>, args);
+  return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / 32 * kFewestItems), kBlock, UpdateKernel<Rule>, args);
 }
 
 template <typename Rule>
 Status Launch(Stream stream, const UpdateMembersArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32), kBlock, UpdateMembersKernel<Rule>, args);
+  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32 * kFewestItems), kBlock, UpdateMembersKernel<Rule>, args);
 }
 
 // Args: UpdateArgs or UpdateMembersArgs.

@@ -69,6 +69,7 @@ struct Fiber {
   Dim3 thread_idx;
   size_t ready_at = 0;  // its place in State::ready
   bool slow = false;
+  uint64_t additions = 0;
   const char* waits_for = nullptr;
   unsigned waits_mask = 0;
 };
@@ -121,6 +122,7 @@ struct Machine::State {
   size_t main_size = 0;
   uint64_t yield_below = 0;  // of 2^32: the probability to yield at an atomic operation
   uint64_t switches = 0;
+  uint64_t most_additions = 0;  // of a thread
   int live_blocks = 0;
   char start_order, end_order;  // of a launch: what was before it, what its threads did
 };
@@ -210,6 +212,7 @@ void WakeAll(State& m, Block* block) {
   if (self->stack[0] != kCanary) Fail("stack overflow");
   Release(&m.end_order);
   TakeFromReady(m, self);
+  if (self->additions > m.most_additions) m.most_additions = self->additions;
   Warp* warp = self->warp;
   warp->live &= ~(1u << self->lane);
   for (const Warp::Rendezvous& meeting : warp->open) {
@@ -294,6 +297,7 @@ void StartBlock(State& m, Block* block, size_t place, size_t number, char* share
     fiber->warp->fibers[fiber->lane] = fiber;
     fiber->warp->live |= 1u << fiber->lane;
     fiber->thread_idx = At(t, m.block_dim);
+    fiber->additions = 0;
     fiber->slow = Random(m) % 64 < slow_in_64;
     MakeReady(m, fiber);
   }
@@ -324,7 +328,7 @@ void Machine::Run(Dim3 grid, Dim3 block_dim, void (*kernel)(const void*), const 
   m.block_dim = block_dim;
   m.kernel = kernel;
   m.args = args;
-  m.switches = 0;
+  m.switches = m.most_additions = 0;
   m.main_tsan = CurrentTsanFiber();
   m.main_bottom = nullptr;
   DrawSchedule(m);
@@ -358,6 +362,7 @@ void Machine::Run(Dim3 grid, Dim3 block_dim, void (*kernel)(const void*), const 
     Switch(m, &m.main_sp, &m.main_asan, Draw(m));
   }
   Acquire(&m.end_order);
+  m.stats.chain += m.most_additions;
   running = nullptr;
 }
 
@@ -394,6 +399,8 @@ void* SharedMemory(const void* site, size_t bytes) {
   block->shared[block->num_shared++] = {site, memory};
   return memory;
 }
+
+void CountAddition() { ++Running().current->additions; }
 
 void MaybeYield() {
   State& m = Running();

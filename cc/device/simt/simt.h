@@ -45,6 +45,7 @@ struct Options {
 
 struct Stats {
   uint64_t launches = 0, threads = 0, switches = 0, collectives = 0, atomics = 0;
+  uint64_t chain = 0;  // the additions of the thread with most of them, of all launches together
 };
 
 class Machine {
@@ -78,7 +79,8 @@ unsigned Lane();
 // Returns the block's object for `site`, an address that identifies the place in the code. Its initial contents are arbitrary.
 void* SharedMemory(const void* site, size_t bytes);
 
-void MaybeYield();  // called before each atomic operation
+void CountAddition();  // see Stats::chain
+void MaybeYield();     // called before each atomic operation
 void BlockBarrier();
 void WarpBarrier(unsigned mask);
 // The lanes of `mask` meet; returns the value of source_lane. Orders no memory.
