@@ -133,15 +133,22 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
         for (float& g : grads) g = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 700.0f;
         std::vector<float> of_entries(c.entries * dim), sums(c.distinct * dim);
         PoolGradient(batch, grads.data(), of_entries.data());
-        std::vector<bool> seen(c.distinct);
+        std::vector<std::vector<float>> pieces(c.distinct);  // of each key, the sums of 256 entries
+        std::vector<uint32_t> seen(c.distinct);
         std::vector<uint64_t> numbers;
         for (uint32_t i = 0; i < c.entries; ++i) {
           const uint32_t k = sample.inverse[i];
-          for (size_t d = 0; d < dim; ++d) {
-            sums[k * dim + d] = seen[k] ? sums[k * dim + d] + of_entries[i * dim + d] : of_entries[i * dim + d];
-          }
-          seen[k] = true;
           numbers.push_back(uint64_t{k} << 32 | i);
+          const float* const of_entry = &of_entries[i * dim];
+          if (seen[k]++ % device::kPieceEntries == 0) {
+            pieces[k].insert(pieces[k].end(), of_entry, of_entry + dim);
+          } else {
+            for (size_t d = 0; d < dim; ++d) pieces[k][pieces[k].size() - dim + d] += of_entry[d];
+          }
+        }
+        for (size_t k = 0; k < c.distinct; ++k) {
+          std::copy_n(pieces[k].begin(), pieces[k].empty() ? 0 : dim, &sums[k * dim]);
+          for (size_t at = dim; at < pieces[k].size(); ++at) sums[k * dim + at % dim] += pieces[k][at];
         }
         uint64_t* const sorted = memory_->Filled<uint64_t>(c.entries, 0x5c);
         ASSERT_TRUE(
@@ -160,8 +167,19 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
         g.stride = static_cast<uint32_t>(stride);
         g.sums = memory_->Filled<float>(sums.size(), 0x5c);
         g.counts_out = memory_->Filled<int64_t>(c.distinct, 0x5c);
-        ASSERT_TRUE(kernels.gradients(stream_, One<device::GradientArgs>(g, device::GradientItems(g))).ok());
+        g.pieces = memory_->Filled<float>(device::LaterPieces(c.entries) * dim, 0x5c);
+        ASSERT_TRUE(device_->Synchronize(stream_).ok());
+        const uint64_t chain = device_->stats().chain;
+        auto gradients = One<device::GradientArgs>(g, device::GradientItems(g));
+        gradients.most_dim = weighted ? 0 : static_cast<uint32_t>(c.dim);
+        ASSERT_TRUE(kernels.gradients(stream_, gradients).ok());
+        if (const uint64_t items = device::CorrectionItems(g); items > 0) {
+          ASSERT_TRUE(kernels.corrections(stream_, One<device::GradientArgs>(g, items)).ok());
+        }
         ExpectSameBits(memory_->Down(g.sums, sums.size()), sums, "gradient, " + what);
+        if (c.dim < 32) {
+          EXPECT_LE(device_->stats().chain - chain, device::kPieceEntries + c.entries / device::kPieceEntries);
+        }
         EXPECT_EQ(memory_->Down(g.counts_out, c.distinct), std::vector<int64_t>(sample.counts.begin(), sample.counts.end()));
       }
     }
@@ -170,7 +188,8 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DevicePooling,
                          testing::Values(PoolCase{1, 1, 1, 1}, PoolCase{4, 40, 9, 3}, PoolCase{300, 200, 120, 16},
-                                         PoolCase{20, 300, 2, 40}, PoolCase{7, 50, 50, 100}, PoolCase{9, 60, 25, 299}),
+                                         PoolCase{20, 300, 2, 40}, PoolCase{7, 50, 50, 100}, PoolCase{9, 60, 25, 299},
+                                         PoolCase{30, 1500, 3, 8}, PoolCase{30, 1200, 3, 7}, PoolCase{9, 61, 25, 255}),
                          [](const auto& info) { return "Entries" + std::to_string(info.param.entries); });
 
 }  // namespace

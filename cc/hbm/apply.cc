@@ -79,7 +79,9 @@ Status HbmTable::Sum(Operation* op, const BatchGrads& batch, const ApplyRequest&
                                    up ? counts : batch.counts,
                                    s.OnDevice<uint32_t>(distinct),
                                    s.OnDevice<float>(distinct * width),
-                                   s.OnDevice<uint64_t>(distinct)};
+                                   s.OnDevice<uint64_t>(distinct),
+                                   s.OnDevice<float>(device::LaterPieces(n) * width),
+                                   s.OnDevice<uint64_t>(device::LaterPieces(n))};
   MT_RETURN_IF_ERROR(s.status());
   int bits = 1;
   while (distinct > uint64_t{1} << bits) ++bits;

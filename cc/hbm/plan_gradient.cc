@@ -1,5 +1,7 @@
 // Gradients of the members of a plan: one sort for a group, then one launch for each step.
 
+#include <algorithm>
+
 #include "cc/hbm/device_plan.h"
 #include "cc/hbm/member_launch.h"
 
@@ -43,7 +45,9 @@ Status DevicePlan::State::Describe(const DeviceGradient& gradient, device::Gradi
   g.stride = gradient.stride != 0 ? static_cast<uint32_t>(gradient.stride) : g.output.dim;
   g.sums = gradient.sums;
   g.weight_grads = gradient.weight_grads;
-  return OkStatus();
+  const uint32_t pieces = g.sums != nullptr ? device::LaterPieces(g.output.entries) : 0;
+  if (pieces > 0) g.pieces = scratch->OnDevice<float>(size_t{pieces} * g.output.dim);
+  return scratch->status();
 }
 
 size_t GradientGroup::Room(size_t members) {
@@ -55,6 +59,7 @@ Status GradientGroup::Describe(const std::vector<device::GradientMember>& gradie
   MT_RETURN_IF_ERROR(DescribeLaunch(upload, gradients, on_device, device::GradientItems, &sums_));
   MT_RETURN_IF_ERROR(DescribeLaunch(upload, gradients, on_device, device::CorrectionItems, &corrections_));
   sums_.given_values = given_values;
+  for (const device::GradientMember& g : gradients) sums_.most_dim = std::max(sums_.most_dim, g.output.dim);
   return OkStatus();
 }
 

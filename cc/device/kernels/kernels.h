@@ -34,7 +34,7 @@
 //
 // An update continues:
 //
-//   sum        the gradients and occurrences of each key, added in batch order
+//   sum        the gradients and occurrences of each key, added in batch order: see kPieceEntries
 //   update     one step of the optimizer on each row; a provisional row becomes a row
 //   mark       rows to take out: here the staged rows that changed
 //   compact    their list
@@ -236,6 +236,13 @@ struct GatherArgs {
   float* out;    // [n, dim]
 };
 
+// Gradients of a key with more entries are summed in pieces of this number, and the sums of the pieces added in order. So no
+// chain of additions is long.
+constexpr uint32_t kPieceEntries = 256;
+
+// At most, of n entries: the pieces behind the first ones of their keys.
+MT_HOST_DEVICE uint32_t LaterPieces(uint32_t n) { return n == 0 ? 0 : (n - 1) / kPieceEntries; }
+
 struct SumArgs {
   const uint64_t* entries;  // [n] of DedupArgs, ascending
   uint32_t n;
@@ -248,6 +255,8 @@ struct SumArgs {
   uint32_t* begins;                  // [max_keys] scratch
   float* sums;                       // out [max_keys, dim]
   uint64_t* occurrences;             // out [max_keys]
+  float* pieces;                     // scratch [LaterPieces(n), dim]
+  uint64_t* piece_occurrences;       // scratch [LaterPieces(n)]
 };
 
 enum class PoolCombiner : int { kSum = 0, kMean = 1, kSqrtN = 2 };
@@ -322,7 +331,9 @@ struct GradientMember {
   int64_t* keys_out;    // out [num_keys] or null
   int64_t* counts_out;  // out [num_keys] or null: occurrences
   float* weight_grads;  // out [entries] or null: the gradient of each weight
+  float* pieces;        // scratch [LaterPieces(entries), dim]; null: there are none, or no sums
 };
+MT_HOST_DEVICE uint32_t LaterPieces(const GradientMember& m) { return m.pieces != nullptr ? LaterPieces(m.output.entries) : 0; }
 
 // As OutputArgs.
 struct GradientArgs {
@@ -331,6 +342,7 @@ struct GradientArgs {
   uint32_t num_members;
   uint32_t items;
   bool given_values = false;  // of all members: see GradientMember
+  uint32_t most_dim = 0;      // of the members; 0: not known
 };
 
 enum class DeviceRule {
@@ -510,7 +522,7 @@ struct DeviceKernels {
   Status (*values)(Stream stream, const OutputArgs& args);  // after scales
   Status (*begins)(Stream stream, const BeginsArgs& args);
   Status (*gradients)(Stream stream, const GradientArgs& args);    // after begins
-  Status (*corrections)(Stream stream, const GradientArgs& args);  // after gradients: of clipping, and of divisors
+  Status (*corrections)(Stream stream, const GradientArgs& args);  // after gradients: of pieces, clipping, and divisors
 };
 
 // The kernels compiled by g++, for the emulated device, and the kernels compiled by nvcc.

@@ -20,15 +20,16 @@ inline uint64_t ScaleItems(const OutputMember& m) {
 }
 // Rows of the output, then distinct keys.
 inline uint64_t ValueItems(const OutputMember& m) { return uint64_t{m.num_rows} + (m.unclipped != nullptr ? m.max_keys : 0); }
-// Distinct keys, then entries, 32 at a time.
+// Distinct keys, then later pieces of them, then entries, 32 at a time.
 inline uint64_t GradientItems(const GradientMember& m) {
-  return uint64_t{m.num_keys} + (m.weight_grads != nullptr ? (uint64_t{m.output.entries} + 31) / 32 : 0);
+  const uint64_t weights = m.weight_grads != nullptr ? (uint64_t{m.output.entries} + 31) / 32 : 0;
+  return uint64_t{m.num_keys} + LaterPieces(m) + weights;
 }
 // Distinct keys, and at the same time rows of the output.
 inline uint64_t CorrectionItems(const GradientMember& m) {
   const bool clips = m.sums != nullptr && m.output.max_norm >= 0;
   const bool divides = m.weight_grads != nullptr && m.output.combiner != PoolCombiner::kSum;
-  return std::max(clips ? m.num_keys : 0, divides ? m.output.num_rows : 0);
+  return std::max(clips || LaterPieces(m) > 0 ? m.num_keys : 0, divides ? m.output.num_rows : 0);
 }
 
 }  // namespace multitier::device

@@ -20,7 +20,7 @@ std::vector<uint32_t> Widths(std::mt19937_64* random) {
   return widths;
 }
 
-// Rows on a device whose bytes are random, but for the flags of their headers.
+// Rows on a device, of random bytes.
 class RowCopies : public testing::Test {
  protected:
   RowCopies()

@@ -78,7 +78,7 @@ __device__ __forceinline__ void StepOfElement(const Rule& rule, int k, RowParts<
   }
 }
 
-// Rules that need so many registers that their elements wait in shared memory, and are computed one after the other.
+// Rules that need many registers. Their elements wait in shared memory and are computed one after the other.
 template <typename Rule>
 constexpr bool kOneByOne = false;
 template <bool kShrinks>

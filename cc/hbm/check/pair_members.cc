@@ -1,5 +1,7 @@
 // The steps of a group: dedup and find for all members, then one launch a step.
 
+#include <algorithm>
+
 #include "cc/device/kernels/member_items.h"
 #include "cc/hbm/check/pair_side.h"
 
@@ -54,6 +56,7 @@ device::GradientArgs PairSide::GradientsOf(uint64_t (*items)(const device::Gradi
   if (given) gradients = {work_->given.gradient};
   auto args = LaunchOf<device::GradientArgs>(gradients, items);
   args.given_values = given;
+  for (const device::GradientMember& gradient : gradients) args.most_dim = std::max(args.most_dim, gradient.output.dim);
   return args;
 }
 
@@ -275,6 +278,7 @@ void PairSide::DescribeGradient(size_t i) {
   g.grads = m.Up(batch_->members[i].grads);
   g.stride = g.output.stride;
   g.sums = m.New<float>(size_t{distinct} * g.output.dim);
+  g.pieces = m.New<float>(size_t{device::LaterPieces(g.output.entries)} * g.output.dim);
   g.keys_out = m.New<int64_t>(distinct);
   g.counts_out = m.New<int64_t>(distinct);
   if (g.output.weights != nullptr) g.weight_grads = m.New<float>(g.output.entries);

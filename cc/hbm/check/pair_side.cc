@@ -442,6 +442,8 @@ Status PairSide::Sum() {
   sum.begins = m.New<uint32_t>(distinct);
   sum.sums = m.New<float>(size_t{distinct} * dim);
   sum.occurrences = m.New<uint64_t>(distinct);
+  sum.pieces = m.New<float>(size_t{device::LaterPieces(n)} * dim);
+  sum.piece_occurrences = m.New<uint64_t>(device::LaterPieces(n));
   MT_RETURN_IF_ERROR(kernels_.sum(stream_, sum));
   Read("sums", sum.sums, size_t{distinct} * dim);
   Read("occurrences", sum.occurrences, distinct);

@@ -181,7 +181,8 @@ class RowBench {
     const uint32_t dim = options_.dim, n = inputs[0].n;
     auto* const grads = m.Filled<float>(size_t{n} * dim, 0);
     auto* const sums = m.New<float>(size_t{n} * dim);
-    std::vector<device::GradientArgs> args;
+    auto* const pieces = m.New<float>(size_t{device::LaterPieces(n)} * dim);
+    std::vector<device::GradientArgs> args, corrections;
     for (const Entries& input : inputs) {
       device::GradientMember g{};
       g.output.entries = g.output.num_rows = n;
@@ -194,10 +195,16 @@ class RowBench {
       g.grads = grads;
       g.stride = dim;
       g.sums = sums;
+      if (device::LaterPieces(n) > 0) g.pieces = pieces;
       args.push_back(One<device::GradientArgs>(&m, g, device::GradientItems(g)));
+      args.back().most_dim = dim;
+      corrections.push_back(One<device::GradientArgs>(&m, g, device::CorrectionItems(g)));
     }
-    return Measure(name, n, 8.0 + dim * sizeof(float), json, Ready,
-                   [&](int i) { return kernels_.gradients(stream_, args[static_cast<size_t>(i % kInputs)]); });
+    return Measure(name, n, 8.0 + dim * sizeof(float), json, Ready, [&](int i) {
+      const auto input = static_cast<size_t>(i % kInputs);
+      MT_RETURN_IF_ERROR(kernels_.gradients(stream_, args[input]));
+      return corrections[input].items == 0 ? OkStatus() : kernels_.corrections(stream_, corrections[input]);
+    });
   }
 
   // bytes: gradient, value and slots; the last two are read and written.

@@ -72,7 +72,14 @@ class DeviceRuleTest : public testing::Test {
     memory_ = std::make_unique<device::TestMemory>(device_, stream_);
   }
 
-  device::SumArgs Sum(const TestBatch& batch, int dim, bool with_occurrences) {
+  // A copy that begins `shift` floats behind a multiple of 16 bytes.
+  float* Shifted(std::vector<float> values, size_t shift) {
+    values.insert(values.begin(), shift, 0.0f);
+    return memory_->Up(values) + shift;
+  }
+
+  // shift: of gradients and sums.
+  device::SumArgs Sum(const TestBatch& batch, int dim, bool with_occurrences, size_t shift = 0) {
     const auto n = static_cast<uint32_t>(batch.entries.size()), keys = static_cast<uint32_t>(batch.counts.size());
     uint64_t* const sorted = memory_->Filled<uint64_t>(n, 0x5c);
     EXPECT_TRUE(device_->SortByUpper(stream_, memory_->Up(batch.entries), sorted, n, 17, memory_->Filled<uint64_t>(n, 0)).ok());
@@ -81,12 +88,14 @@ class DeviceRuleTest : public testing::Test {
                         memory_->Up(std::vector<uint32_t>{keys}),
                         keys,
                         memory_->Up(batch.counts),
-                        memory_->Up(batch.grads),
+                        Shifted(batch.grads, shift),
                         static_cast<uint32_t>(dim),
                         with_occurrences ? memory_->Up(batch.occurrences) : nullptr,
                         memory_->Filled<uint32_t>(keys, 0x5c),
-                        memory_->Filled<float>(size_t{keys} * static_cast<size_t>(dim), 0x5c),
-                        memory_->Filled<uint64_t>(keys, 0x5c)};
+                        memory_->Filled<float>(size_t{keys} * static_cast<size_t>(dim) + shift, 0x5c) + shift,
+                        memory_->Filled<uint64_t>(keys, 0x5c),
+                        memory_->Filled<float>(size_t{device::LaterPieces(n)} * static_cast<size_t>(dim), 0x5c),
+                        memory_->Filled<uint64_t>(device::LaterPieces(n), 0x5c)};
     EXPECT_TRUE(device_->kernels().sum(stream_, sum).ok());
     return sum;
   }
@@ -96,26 +105,46 @@ class DeviceRuleTest : public testing::Test {
   std::unique_ptr<device::TestMemory> memory_;
 };
 
-std::vector<float> SumsOnCpu(const TestBatch& batch, int dim) {
+// As the CPU sums them; of a key with more than `piece` entries, the sums of pieces.
+std::vector<float> SumsOnCpu(const TestBatch& batch, int dim, size_t piece = device::kPieceEntries) {
   const auto d = static_cast<size_t>(dim);
   std::vector<float> sums(batch.counts.size() * d);
-  std::vector<bool> seen(batch.counts.size());
-  for (size_t i = 0; i < batch.entries.size(); ++i) {
-    const size_t key = batch.entries[i] >> 32;
-    for (size_t e = 0; e < d; ++e)
-      sums[key * d + e] = seen[key] ? sums[key * d + e] + batch.grads[i * d + e] : batch.grads[i * d + e];
-    seen[key] = true;
+  for (size_t key = 0; key < batch.counts.size(); ++key) {
+    std::vector<size_t> of_key;
+    for (size_t i = 0; i < batch.entries.size(); ++i) {
+      if (batch.entries[i] >> 32 == key) of_key.push_back(i);
+    }
+    for (size_t e = 0; e < d; ++e) {
+      float* const sum = &sums[key * d + e];
+      for (size_t begin = 0; begin < of_key.size(); begin += piece) {
+        float of_piece = batch.grads[of_key[begin] * d + e];
+        const size_t end = std::min(begin + piece, of_key.size());
+        for (size_t i = begin + 1; i < end; ++i) of_piece += batch.grads[of_key[i] * d + e];
+        *sum = begin == 0 ? of_piece : *sum + of_piece;
+      }
+    }
   }
   return sums;
 }
 
-TEST_F(DeviceRuleTest, SumsAreTheCpusBitForBit) {
+TEST_F(DeviceRuleTest, SumsAreTheCpusBitForBitInPieces) {
   std::mt19937_64 random(7);
-  for (const auto& [keys, n, dim] :
-       std::vector<std::tuple<uint32_t, uint32_t, int>>{{1, 1, 1}, {1, 700, 3}, {300, 900, 40}, {90, 90, 17}, {30, 120, 299}}) {
+  for (const auto& [keys, n, dim] : std::vector<std::tuple<uint32_t, uint32_t, int>>{{1, 1, 1},
+                                                                                     {1, 256, 5},
+                                                                                     {1, 257, 4},
+                                                                                     {1, 700, 3},
+                                                                                     {2, 1025, 8},
+                                                                                     {5, 1700, 7},
+                                                                                     {300, 900, 40},
+                                                                                     {90, 90, 17},
+                                                                                     {9, 600, 128},
+                                                                                     {3, 800, 2},
+                                                                                     {20, 40, 255},
+                                                                                     {30, 120, 299}}) {
     const TestBatch batch(keys, n, dim, &random);
-    for (const bool with_occurrences : {false, true}) {
-      const device::SumArgs sum = Sum(batch, dim, with_occurrences);
+    for (const size_t shift : {size_t{0}, size_t{1}}) {
+      const bool with_occurrences = shift == 1 || n % 2 == 0;
+      const device::SumArgs sum = Sum(batch, dim, with_occurrences, shift);
       const std::vector<float> expected = SumsOnCpu(batch, dim), found = memory_->Down(sum.sums, expected.size());
       EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0) << keys << " keys of " << n;
       std::vector<uint64_t> occurrences(keys, 0);
@@ -125,6 +154,20 @@ TEST_F(DeviceRuleTest, SumsAreTheCpusBitForBit) {
       EXPECT_EQ(memory_->Down(sum.occurrences, keys), occurrences);
     }
   }
+}
+
+TEST_F(DeviceRuleTest, AKeyOfManyEntriesIsSummedByManyWarps) {
+  constexpr uint32_t kEntries = 60000;
+  std::mt19937_64 random(3);
+  const TestBatch batch(1, kEntries, 4, &random);
+  const uint64_t before = device_->stats().chain;
+  const device::SumArgs sum = Sum(batch, 4, false);
+  const std::vector<float> expected = SumsOnCpu(batch, 4), found = memory_->Down(sum.sums, expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);
+  EXPECT_NE(found, SumsOnCpu(batch, 4, kEntries));  // the order of additions shows
+  const uint64_t chain = device_->stats().chain - before;
+  EXPECT_LE(chain, 256 + kEntries / 256);
+  EXPECT_GT(chain, 255u);  // they are counted
 }
 
 // Rows [value | slots] of random numbers, and what they are after one step on the CPU.
@@ -162,11 +205,11 @@ TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
   for (const RuleCase& c : Cases()) {
     const UpdateRule& rule = **FindUpdateRule(c.rule);
     ASSERT_TRUE(rule.Validate(c.hyper.data()).ok());
-    for (const int dim : {1, 3, 16, 17, 70, 299}) {
+    for (const int dim : {1, 2, 3, 7, 16, 17, 70, 128, 255, 299, 300}) {
       const uint32_t keys = 21;
       const TestBatch batch(keys, 40, dim, &random);
       TestRows rows(rule, dim, keys, &random);
-      const device::SumArgs sum = Sum(batch, dim, false);
+      const device::SumArgs sum = Sum(batch, dim, false, dim == 300 ? 1 : 0);
       uint8_t* const on_device = memory_->Up(rows.bytes);
       std::vector<uint8_t*> places;
       for (uint32_t i = 0; i < keys; ++i) places.push_back(on_device + i * rows.stride);
