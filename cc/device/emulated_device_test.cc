@@ -89,6 +89,8 @@ TEST(EmulatedDeviceTest, TimedEventsGiveTheTimeBetweenThem) {
   ASSERT_TRUE(device->Synchronize(stream).ok());
   EXPECT_GT(*device->Seconds(first, second), 0);
   EXPECT_EQ(*device->Seconds(first, first), 0);
+  device->Delete(first);
+  device->Delete(second);
 }
 
 // A stream whose wait is still enqueued when the event ends.
