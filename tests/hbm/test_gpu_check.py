@@ -96,6 +96,12 @@ def test_a_check_that_fails_is_in_the_result_and_fails(tmp_path, monkeypatch):
     assert found["sanitizers"]["memcheck"] == "clean"
 
 
+def test_a_check_that_crashes_is_in_the_result_and_fails(tmp_path, monkeypatch):
+    code, found, _ = stubbed(tmp_path, monkeypatch, "", code=139)
+    assert (code, found["error"]) == (1, "gpu_check ended without a result")
+    assert found["sanitizers"] == dict.fromkeys(TOOLS, "clean")
+
+
 def test_a_part_runs_alone(tmp_path, monkeypatch):
     code, found, said = stubbed(tmp_path, monkeypatch, FINE, "--part=pairs", finds="memcheck")
     assert (code, found) == (0, json.loads(FINE) | {"sanitizers": {}})

@@ -40,6 +40,7 @@ case $part in
 esac
 if [ ${#tools[@]} -ne 1 ]; then
   found=$("$check" $part) || failed=1
+  [ -n "$found" ] || { found='{"error": "gpu_check ended without a result"}'; failed=1; }
 fi
 sanitizers=
 tool() {  # NAME RESULT

@@ -20,7 +20,7 @@ class Batches {
     batch.rule = static_cast<device::DeviceRule>((options_.first_rule + number) % PairCheckOptions::kRules);
     batch.smallest_dim = options_.dim;
     for (size_t m = 0; m < kMemberForms.size(); ++m) {
-      batch.members.push_back(NextMember(kMemberForms[m], m));
+      batch.members.push_back(NextMember(kMemberForms[m], m, number % 3 == 1 && (m == 2 || m == 3)));
       const PairBatch::Member& member = batch.members.back();
       batch.keys.insert(batch.keys.end(), member.keys.begin(), member.keys.end());
       batch.ends.push_back(batch.n());
@@ -38,16 +38,18 @@ class Batches {
     return floats;
   }
 
-  // Rows have 0 to 4 entries, of a dense member one.
-  PairBatch::Member NextMember(const MemberForm& form, size_t number) {
+  // Rows have 0 to 4 entries, of a dense member one. has_long_key: the first row has more of one key, whose gradients are
+  // summed in pieces.
+  PairBatch::Member NextMember(const MemberForm& form, size_t number, bool has_long_key) {
     PairBatch::Member member;
     const bool dense = form.columns == 0;
     member.batch = 1 + Draw(std::max(1u, dense ? options_.entries : options_.entries / 4));
     if (form.splits) member.indices.push_back(0);
     for (uint32_t row = 0; row < member.batch; ++row) {
-      const uint32_t entries = dense ? 1 : Draw(5);
+      const bool is_long = has_long_key && row == 0;
+      const uint32_t entries = is_long ? 2 * device::kPieceEntries + 88 : dense ? 1 : Draw(5);
       for (uint32_t i = 0; i < entries; ++i) {
-        member.keys.push_back(std::min(Draw(options_.keys), Draw(options_.keys)));
+        member.keys.push_back(is_long ? 7 : std::min(Draw(options_.keys), Draw(options_.keys)));
         if (form.columns > 0 && !form.splits) member.indices.push_back(row);
         if (form.columns > 1) member.indices.push_back(i);
       }
