@@ -152,6 +152,7 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
           MT_ASSERT_OK(all.Run(table.get()));
       }
     };
+    MT_ASSERT_OK(table->AddSlots(SlotColumns(*all.rule, kDim)));  // in a visitor, it would wait for its own snapshot
     for (int i = 0; i < Rounds(150); ++i) change();
     for (int again = 0; again < 3; ++again) {
       const Rows before = *table->Export(true);
