@@ -56,6 +56,16 @@ Status HbmTable::Forget(Span<const int64_t> keys) {
   return broken();
 }
 
+// REQUIRES: the gate is closed, and no row has changed since all were handed down
+Status HbmTable::ForgetDropped() {
+  if (!drops_) return OkStatus();
+  const std::vector<int64_t> gone = below_->TakeGone();
+  Status forgotten = Forget(gone);
+  for (int tries = 1; tries < kTries && !forgotten.ok(); ++tries) forgotten = Forget(gone);
+  if (!forgotten.ok()) Break(forgotten);
+  return broken();
+}
+
 Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(CheckMemory(keys.size()));
   MT_RETURN_IF_ERROR(Check());
@@ -200,7 +210,10 @@ Status HbmTable::Import(const Rows& rows, Executor* executor) {
     MT_RETURN_IF_ERROR(HandDownAll());
     MT_RETURN_IF_ERROR(Forget(rows.keys));
   }
-  return below_->Import(rows, executor);
+  const Status status = below_->Import(rows, executor);
+  MutexLock turn(turn_);
+  const Status forgotten = ForgetDropped();
+  return status.ok() ? forgotten : status;
 }
 
 class HbmTable::Snapshot : public TableSnapshot {
@@ -274,7 +287,10 @@ Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
     MT_RETURN_IF_ERROR(HandDownAll());
     if (!request.check_only) MT_RETURN_IF_ERROR(Forget(request.keys));
   }
-  return below_->Upsert(request);
+  Result<int64_t> created = below_->Upsert(request);
+  MutexLock turn(turn_);
+  MT_RETURN_IF_ERROR(ForgetDropped());
+  return created;
 }
 
 Result<Rows> HbmTable::Scan(const ScanRequest& request, uint64_t* next) {
@@ -314,6 +330,17 @@ Status HbmTable::Drain() {
   return status.ok() ? below : status;
 }
 
+Status HbmTable::SetDramBudget(Budget budget) {
+  if (!drops_) return below_->SetDramBudget(budget);
+  MT_RETURN_IF_ERROR(Check());
+  const Alone alone(this);
+  MutexLock turn(turn_);
+  MT_RETURN_IF_ERROR(HandDownAll());
+  const Status set = below_->SetDramBudget(budget);
+  const Status forgotten = ForgetDropped();
+  return set.ok() ? forgotten : set;
+}
+
 TableStats HbmTable::Stats() const {
   AwaitSettled();
   TableStats stats = below_->Stats();
@@ -336,6 +363,7 @@ TableStats HbmTable::Stats() const {
   stats.lookups = lookups_;
   stats.absent = absent_;
   stats.updates += updates_;
+  stats.last_update = LastUpdate();
   stats.snapshot_held_us = snapshot_held_us_;
   for (const Status& error : {rows_below_.status(), broken()}) {
     if (!error.ok()) stats.sticky_error = error;

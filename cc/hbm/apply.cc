@@ -11,6 +11,15 @@ namespace multitier::hbm {
 
 using device::DeviceRowHeader;
 
+namespace {
+
+// Whether a row that CopyOut gave is that of a key without one.
+bool IsAbsent(const uint8_t* staged) {
+  return (reinterpret_cast<const DeviceRowHeader*>(staged)->flags & device::kRowProvisional) != 0;
+}
+
+}  // namespace
+
 struct HbmTable::Gradients {
   std::vector<uint32_t> slot_offsets;
   device::DeviceRule rule{};
@@ -110,7 +119,7 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   std::copy(gradients.slot_offsets.begin(), gradients.slot_offsets.end(), update.slot_offsets);
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
   update.version = version;
-  update.skip_provisional = filters_;
+  update.skip_provisional = new_keys_below_;
   if (table_->view().ranks != nullptr) update.ranked = table_->on_device();
   // The operations of a group have no numbers of their own on the device: the group sets `created`.
   if (op.counted_on_device != nullptr) update.created = &op.counted_on_device->created;
@@ -133,17 +142,17 @@ Status HbmTable::BearBelow(Operation* op) {
   return OkStatus();
 }
 
-// Under a filter: an apply of the table below for the keys that have no row. Counts of the others go into a Bloom filter first,
-// since counters are shared.
-Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
-                            size_t* trained_below) {
+// Under a filter, or in a table that drops rows: an apply of the table below for the keys that have no row. Counts of the
+// others go into a Bloom filter first, since counters are shared.
+Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gradients& gradients, bool noted,
+                            int64_t* version, size_t* trained_below) {
   const uint32_t misses = op->counted->misses;
   std::vector<uint32_t> absent;  // places in the list of misses
-  for (uint32_t i = 0; filters_ && i < misses; ++i) {
-    const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
-    if ((header->flags & device::kRowProvisional) != 0) absent.push_back(i);
+  for (uint32_t i = 0; new_keys_below_ && i < misses; ++i) {
+    if (IsAbsent(op->staged_below + i * table_->stride())) absent.push_back(i);
   }
   *trained_below = absent.size();
+  last_refused_ = last_dropped_ = 0;
   if (absent.empty() && options().filter.kind != AdmissionKind::kBloom) {
     *version = below_->NoteApply(request.global_step);
     return OkStatus();
@@ -188,10 +197,21 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   below.distinct = true;
   below.places = {};
   below.tables = tables;
+  below.noted_version = noted ? version : nullptr;
   below.version_set = version;
   const Status status = below_->Apply(below);
+  const UpdateCounts last = below_->LastUpdate();
+  last_refused_ = last.refused;
+  last_dropped_ = last.dropped;
   if (!status.ok()) below_->CountInFilter(others, other_counts, /*take_back=*/true);
   return status;
+}
+
+Status HbmTable::TrainBelowAndForget(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version,
+                                     size_t* trained_below) {
+  MT_RETURN_IF_ERROR(HandDownAll());
+  MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/true, &version, trained_below));
+  return ForgetDropped();
 }
 
 // Near the budget of a table that grows: how many of the rows that were found are provisional. They count as soon as they are
@@ -230,6 +250,7 @@ Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
 Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
   Update(op, request, gradients, version);
   maybe_dirty_ = true;
+  last_refused_ = last_dropped_ = 0;
   BringNumbersDown(op);
   MT_RETURN_IF_ERROR(broken());  // the device may still write the numbers
   rows_below_.AddNewRows(op->counted->created);
@@ -245,8 +266,7 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
 Status HbmTable::CheckMissedTables(const Operation& op) const {
   if (!below_->absent_values().differ_by_table()) return OkStatus();
   for (uint32_t i = 0; i < op.counted->misses; ++i) {
-    const auto* header = reinterpret_cast<const DeviceRowHeader*>(op.staged_below + i * table_->stride());
-    if ((header->flags & device::kRowProvisional) == 0) continue;
+    if (!IsAbsent(op.staged_below + i * table_->stride())) continue;
     if (!op.missed_tables.empty() && op.missed_tables[i] != kNoTable) continue;
     return UnknownTable(options().name, below_->absent_values().initial().tables(), op.missed_keys[i]);
   }
@@ -257,7 +277,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   Gradients gradients;
   MT_RETURN_IF_ERROR(Sum(op, grads, request, &gradients));
   const uint32_t misses = op->counted->misses, distinct = op->counted->distinct;
-  const bool near_budget = op->may_ask && static_cast<uint64_t>(TotalCount()) + distinct > MostRows();
+  const bool near_budget = op->may_ask && !bounded_below_ && static_cast<uint64_t>(TotalCount()) + distinct > MostRows();
   int64_t version = 0;
   if (misses == 0 && !near_budget && options().filter.kind != AdmissionKind::kBloom) {
     version = below_->NoteApply(request.global_step);
@@ -268,22 +288,30 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   if (misses == 0) {
     if (near_budget && AsksForRows(op, /*creates=*/true)) return OkStatus();
     size_t trained_below = 0;
-    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
+    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &version, &trained_below));
     return UpdateFound(op, request, gradients, version);
   }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
   MT_RETURN_IF_ERROR(CheckMissedTables(*op));
+  bool drops = false;  // or may
+  for (uint32_t i = 0; drops_ && i < misses; ++i) drops = drops || IsAbsent(op->staged_below + i * table_->stride());
+  op->asks_alone = drops && !op->alone;
+  if (op->asks_alone) return OkStatus();
   ReleasePinsInTime();
   if (AsksForRows(op, /*creates=*/true)) return OkStatus();
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {
     MutexLock lock(enqueue_);
-    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_provisional=*/!filters_));
+    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_provisional=*/!new_keys_below_));
   }
-  if (bounded_below_ && !filters_) MT_RETURN_IF_ERROR(BearBelow(op));
+  if (bounded_below_ && !new_keys_below_) MT_RETURN_IF_ERROR(BearBelow(op));
   size_t trained_below = 0;
-  MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
+  if (drops) {
+    version = below_->NoteApply(request.global_step);
+  } else {
+    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &version, &trained_below));
+  }
   {
     MutexLock lock(enqueue_);
     PlaceMisses(op);
@@ -293,6 +321,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   }
   ComeDown(op);
   MT_RETURN_IF_ERROR(broken());  // as in UpdateFound
+  if (drops) MT_RETURN_IF_ERROR(TrainBelowAndForget(op, request, gradients, version, &trained_below));
   const uint32_t born = op->counted->born;
   hits_ += distinct - misses - born;
   misses_ += misses + born;

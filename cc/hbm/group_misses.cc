@@ -86,7 +86,8 @@ Status GroupFind::CopyOut(std::vector<Missing>* missing) MT_NO_THREAD_SAFETY_ANA
     table->ReleasePinsInTime();
     one.op->may_ask = table->grows_;
     if (table->AsksForRows(one.op, /*creates=*/false)) continue;
-    const bool filters = training_ && table->filters_ && table->options().filter.kind != AdmissionKind::kBloom;
+    const bool filters =
+        training_ && table->filters_ && !table->drops_ && table->options().filter.kind != AdmissionKind::kBloom;
     for (uint32_t r = 0; r < one.misses; ++r) {
       const auto* header = reinterpret_cast<const DeviceRowHeader*>(one.op->staged_below + r * one.stride);
       if ((header->flags & device::kRowProvisional) == 0) continue;

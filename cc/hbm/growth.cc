@@ -1,6 +1,7 @@
 // Growth: a table that keeps every row in HBM allocates more memory when rows are added. hbm_table.h has the protocol.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "cc/hbm/operation.h"
@@ -11,13 +12,20 @@ using device::DeviceRowHeader;
 
 Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
                             std::shared_ptr<Operation>* kept, uint64_t number, bool prefetches, bool creates) {
-  for (bool may_ask = grows_;;) {
+  for (bool may_ask = grows_, runs_alone = false;;) {
     uint64_t rows = 0;
     bool creates_rows = false;
     {
-      Inside inside(this);
+      std::optional<Inside> inside;
+      std::optional<Alone> alone;
+      if (runs_alone) {
+        alone.emplace(this);
+      } else {
+        inside.emplace(this);
+      }
       const auto op = std::make_shared<Operation>(this, number);
       op->may_ask = may_ask;
+      op->alone = runs_alone;
       op->training = kept != nullptr;
       op->prefetches = prefetches;
       op->may_bear = table_ != nullptr && table_->birth() != nullptr && (kept != nullptr || creates);
@@ -25,9 +33,13 @@ Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::fu
       const Status status = part(op.get());
       rows = op->asks_for_rows;
       creates_rows = op->creates_rows;
-      if (rows == 0 && status.ok() && kept != nullptr) *kept = op;
-      if (rows == 0) return status;
+      runs_alone = op->asks_alone && status.ok();
+      if (rows == 0 && !runs_alone) {
+        if (status.ok() && kept != nullptr) *kept = op;
+        return status;
+      }
     }
+    if (rows == 0) continue;
     const Status grown = Grow(rows);
     may_ask = grown.ok();
     if (!may_ask && (creates_rows || grown.code() != StatusCode::kResourceExhausted)) return grown;
@@ -41,7 +53,7 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
     provisional += (header->flags & device::kRowProvisional) != 0;
   }
-  op->creates_rows = creates && provisional + op->provisional > 0;
+  op->creates_rows = creates && !bounded_below_ && provisional + op->provisional > 0;
   // Under a filter some of the absent keys stay absent: they ask for no memory, but only where all of them would fit.
   uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - provisional;
   if (op->training && keeps_provisional_) rows += provisional;
@@ -104,7 +116,9 @@ Status HbmTable::Grow(uint64_t rows) {
   if (capacity >= rows) return OkStatus();  // another operation has made the room
   if (rows > most) {
     return ResourceExhaustedError("table '", options().name, "': tier hbm: expected room for ", rows, " rows (",
-                                  rows * row_bytes, " bytes), found a size of ", budget_.text(), ", which holds ", most);
+                                  rows * row_bytes, " bytes), found a size of ", budget_.text(), ", which holds ", most,
+                                  ": remove or expire keys, or use a larger storage_size or storage_rows (OneEmbedding: "
+                                  "capacity), a tier below, an admission filter, or drop_coldest=True");
   }
   const uint64_t wanted = std::min(most, std::max(rows, 2 * capacity));
   bool moved = false;

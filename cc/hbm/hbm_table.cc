@@ -38,6 +38,8 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       below_(std::move(below)),
       filters_(!below_->options().filter.admits_all()),
       bounded_below_(LastTierHasSize(below_->options())),
+      drops_(below_->options().drop_coldest),
+      new_keys_below_(filters_ || drops_),
       keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation) &&
                          !below_->absent_values().have_tables()),
       pid_(getpid()),
@@ -57,10 +59,6 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   if (below->options().value_dtype != DType::kFloat32) {
     return InvalidArgumentError(name, "value_dtype: expected float32 with HBM, found ",
                                 DTypeName(below->options().value_dtype));
-  }
-  if (below->options().drop_coldest) {
-    return InvalidArgumentError(
-        name, "drop_coldest expects a table without HBM: the tiers below would drop rows that are hot in HBM");
   }
   if (below->options().on_full != OnFull::kError) {
     return InvalidArgumentError(name,

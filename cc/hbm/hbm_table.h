@@ -40,6 +40,16 @@
 //   - A scan holds the turn. So it sees no row between its creation below and its update.
 // If the last tier has no size, a row gets its place below when it is handed down.
 //
+// Full tables. If the table below drops its coldest rows to make room (drops_), it decides which keys have rows, and trains the
+// keys that have none, as under a filter. It must then know the rows in HBM as they are, and no operation may use a row that it
+// drops. So an apply with new keys closes the gate and runs alone (Operation::asks_alone):
+//   1. It trains the rows that are there.
+//   2. It hands all changed rows down.
+//   3. The table below trains the new keys, and refuses and drops what it would without HBM.
+//   4. The rows of the keys that it has dropped leave HBM.
+// If step 2 or 3 fails, for example because a file cannot be read, the apply returns the error, and the other keys were
+// trained.
+//
 // Operations with device memory (device_operations.h) have the same parts, on a thread of the engine. The operation of a
 // training lookup goes on until its update:
 //   - Its rows stay in HBM until then.
@@ -155,7 +165,7 @@ class HbmTable final : public EmbeddingTable {
   Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows, Executor* executor) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
-  UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // no update refuses or drops a row
+  UpdateCounts LastUpdate() const override { return UpdateCounts{last_refused_, last_dropped_}; }
   Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
   Result<std::vector<int64_t>> RemovedSince(int64_t version) override;
   int64_t TotalCount() const override {
@@ -167,7 +177,7 @@ class HbmTable final : public EmbeddingTable {
   TableStats Stats() const override;
   Status Drain() override;
   Status Flush() override;
-  Status SetDramBudget(Budget budget) override { return below_->SetDramBudget(budget); }
+  Status SetDramBudget(Budget budget) override;
   Status Reserve(uint64_t rows) override { return below_->Reserve(rows); }
   Status Compact() override { return below_->Compact(); }
 
@@ -269,6 +279,8 @@ class HbmTable final : public EmbeddingTable {
   Status Empty() MT_REQUIRES(turn_);
   void ForgetListed(Operation* operation, const device::CompactArgs& list) MT_REQUIRES(turn_);
   Status Forget(Span<const int64_t> keys) MT_REQUIRES(turn_);
+  // The rows of the keys that the table below has dropped leave HBM.
+  Status ForgetDropped() MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const { return queue_->MemoryOf(source_); }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
@@ -323,8 +335,12 @@ class HbmTable final : public EmbeddingTable {
   // Creates rows in the table below for the staged keys that have none. After an error nothing has changed.
   Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
   Status CheckMissedTables(const Operation& operation) const;
-  Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
+  // noted: *version is given, and the apply was counted.
+  Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, bool noted, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
+  // Steps 2 to 4 of an apply of a full table: see "Full tables" at the top.
+  Status TrainBelowAndForget(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version,
+                             size_t* trained_below) MT_REQUIRES(turn_);
 
   // --- kept_update.cc
   class Unsettled;
@@ -341,7 +357,9 @@ class HbmTable final : public EmbeddingTable {
   const bool grows_;
   const std::unique_ptr<TableBelow> below_;
   const bool filters_;
-  const bool bounded_below_;  // see "Room below" at the top
+  const bool bounded_below_;   // see "Room below" at the top
+  const bool drops_;           // see "Full tables" at the top
+  const bool new_keys_below_;  // the table below trains keys without a row: it may give them none
   // Lookups for training may leave provisional rows. True if there is no filter, every lookup reads an absent key as its
   // initial value, and a row that is created needs no place in the table below.
   const bool keeps_provisional_;
@@ -371,6 +389,7 @@ class HbmTable final : public EmbeddingTable {
   std::atomic<bool> expects_new_keys_{true};
   std::atomic<int64_t> resident_bytes_{0};  // of the table in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
+  std::atomic<int64_t> last_refused_{0}, last_dropped_{0};  // by the last update
   std::atomic<int64_t> snapshot_held_us_{0};
   std::atomic<int64_t> removed_new_{0};  // rows that were created in HBM and removed before they were handed down
 };

@@ -32,7 +32,7 @@ bool HbmTable::KeptUpdate::Begin(const std::shared_ptr<Operation>& op) {
   if (!inside_->inside() || op->epoch != table_->epoch_ || !op->complete) return false;
   op_ = op;
   uint64_t can_create = 0;
-  const uint64_t creates = table_->filters_ ? 0 : op->can_create;  // under a filter the table below creates rows
+  const uint64_t creates = table_->new_keys_below_ ? 0 : op->can_create;
   if (creates == 0) return true;
   number_ = table_->unsettled_->Begin(creates, &can_create);
   // Read after can_create: the rows of an update that ends in between count twice, and are not left out.
@@ -44,6 +44,7 @@ void HbmTable::KeptUpdate::Note(const Status& launched) {
   if (!launched.ok()) return table_->Break(launched);
   const auto absent = static_cast<int64_t>(op_->absent.size()), found = int64_t{args.max_keys} - absent;
   table_->maybe_dirty_ = true;
+  table_->last_refused_ = table_->last_dropped_ = 0;
   table_->hits_ += found;
   table_->misses_ += absent;
   table_->updates_ += found;

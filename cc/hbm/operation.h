@@ -115,6 +115,8 @@ class HbmTable::Operation {
   bool may_ask = false;        // for more rows of HBM: see RunGrowing
   uint64_t asks_for_rows = 0;  // in all
   bool creates_rows = false;
+  bool alone = false;       // the gate is closed
+  bool asks_alone = false;  // to be run again so: see "Full tables" in hbm_table.h
 
   bool may_bear = false;  // new keys may get their rows on the device
   bool bears = false;     // they do

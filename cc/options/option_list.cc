@@ -298,14 +298,14 @@ struct Record<Options> {
          {},
          "What an update with new keys does when the last tier is full. False: see on_full. True: the table drops its coldest "
          "rows "
-         "for good, and `pop_dropped()` returns their keys. Every tier needs a size. Not with HBM."},
+         "for good, and `pop_dropped()` returns their keys. Every tier needs a size."},
         {"on_full",
          MT_FIELD(Options, on_full),
          kBoth,
          {},
          "What an update does with new keys when the last tier is full. \"error\": it fails with ResourceExhausted and changes "
          "nothing. \"warn\": they get no row and their gradients are not used; a warning is logged once, and `refused` in the "
-         "statistics counts them. \"drop\": as drop_coldest=True. \"warn\" and \"drop\" not with HBM."},
+         "statistics counts them. \"drop\": as drop_coldest=True. \"warn\" not with HBM."},
         {"dropped",
          MT_FIELD(Options, dropped),
          kBoth,

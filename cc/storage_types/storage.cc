@@ -132,7 +132,7 @@ std::vector<LowerTierOptions> BudgetsOf(const Options& options, size_t tiers) {
 }
 
 // Sets the options of HBM, and takes it out of the tiers. HBM alone: every row stays in HBM, and the host has copies, in DRAM
-// without a bound.
+// without a bound; in a table that drops rows, DRAM has the size of HBM.
 Status TakeHbm(const Opening& opening, TableOptions* options, std::vector<std::string>* names,
                std::vector<LowerTierOptions>* budgets) {
   options->above = nullptr;
@@ -140,11 +140,12 @@ Status TakeHbm(const Opening& opening, TableOptions* options, std::vector<std::s
   if (names->front() != "HBM") return OkStatus();
   const bool alone = names->size() == 1;
   MT_RETURN_IF_ERROR(ComposeHbm(opening, alone, options));
+  const LowerTierOptions size = budgets->front();
   names->erase(names->begin());
   budgets->erase(budgets->begin());
   if (alone) {
     *names = {"DRAM"};
-    *budgets = {LowerTierOptions()};
+    *budgets = {options->drop_coldest ? size : LowerTierOptions()};
   }
   return OkStatus();
 }

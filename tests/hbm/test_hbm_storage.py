@@ -241,9 +241,9 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
         (dict(device=3), ValueError, "device: expected text, found 3"),
         (dict(device=None), NotImplementedError, "HBM_DRAM: its HBM tier needs.*; use DRAM"),
         (
-            dict(storage_size=[64, 64], drop_coldest=True),
+            dict(storage_size=[64], drop_coldest=True),
             ValueError,
-            r"drop_coldest \(on_full drop\): expected a storage_type without HBM, found HBM_DRAM",
+            "drop_coldest: expected the size of the last tier of HBM_DRAM to be given too, found 1",
         ),
         (dict(keep=True), ValueError, "with files, found HBM_DRAM"),
         (

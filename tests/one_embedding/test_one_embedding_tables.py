@@ -99,7 +99,7 @@ def test_defect_overflow_is_an_error_that_names_embedding_and_capacity(tmp_path)
     ids = np.arange(38 * 26).reshape(38, 26)
     step(made, optimizer, (ids,))
     with pytest.raises(
-        tf.errors.ResourceExhaustedError, match="'e'.* of 1000 rows .* use a larger .*capacity"
+        tf.errors.ResourceExhaustedError, match="'e'.* of 1000 rows.* use a larger .*capacity"
     ):
         step(made, optimizer, (ids + 10_000,))
     assert len(table_rows(made)) == 988

@@ -22,6 +22,7 @@ CHAINS = [
     "DRAM_SSDHASH",
     "DRAM_PMEM_SSDHASH",
 ]
+HBM_CHAINS = ["HBM", "HBM_DRAM", "HBM_DRAM_SSDHASH"]  # on the emulated device
 
 
 def table(sizes, path="", kind="DRAM", **options):
@@ -32,6 +33,7 @@ def table(sizes, path="", kind="DRAM", **options):
         storage_path=str(path) or None,
         storage_size=[n * ROW for n in sizes],
         drop_coldest=True,
+        device="emulated" if kind.startswith("HBM") else None,
         **{"cache_strategy": "SCORE"} | options,
     )
 
@@ -169,13 +171,15 @@ def test_a_large_table_with_lfu_refuses_colder_newcomers_where_it_is_asked_to():
 
 
 @pytest.mark.parametrize("refuse_colder", [False, True])
-@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("kind", CHAINS + HBM_CHAINS)
 def test_of_all_tiers_the_lowest_score_leaves_the_table_first(kind, refuse_colder, tmp_path):
     sizes = [5] * len(kind.split("_"))
     made = table(sizes, tmp_path, kind, score="custom", refuse_colder=refuse_colder)
-    model = FlatModel(sum(sizes), False, refuse_colder)
+    capacity = sum(sizes[1:] if kind in HBM_CHAINS[1:] else sizes)  # a row of HBM has a place below
+    model = FlatModel(capacity, False, refuse_colder)
     rng = np.random.default_rng(5)
-    for step, version in enumerate(rng.permutation(400).tolist()):
+    steps = 100 if kind in HBM_CHAINS else 400  # the emulated device is slow
+    for step, version in enumerate(rng.permutation(steps).tolist()):
         key = int(rng.integers(0, 3 * model.capacity))
         set_quietly(made, version)
         train(made, [key])
@@ -190,11 +194,13 @@ def test_of_all_tiers_the_lowest_score_leaves_the_table_first(kind, refuse_colde
     assert (model.refused > 0) == refuse_colder
 
 
-def test_in_a_tier_above_another_the_lowest_score_is_demoted_first(tmp_path):
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "HBM_DRAM"])
+def test_in_a_tier_above_another_the_lowest_score_is_demoted_first(kind, tmp_path):
     made = engine.Table(
         4,
-        storage_type="DRAM_SSDHASH",
+        storage_type=kind,
         storage_path=str(tmp_path),
+        device="emulated" if kind == "HBM_DRAM" else None,
         storage_size=[3 * ROW],
         cache_strategy="SCORE",
         score="custom",

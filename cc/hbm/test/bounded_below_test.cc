@@ -154,7 +154,7 @@ TEST(BoundedBelow, ABatchWithoutRoomChangesNothingAndSaysWhatHelps) {
       EXPECT_NE(status.message().find("table 't'"), std::string::npos) << status.message();
       EXPECT_NE(status.message().find(StrCat(rows, " of ", rows, " rows")), std::string::npos) << status.message();
       EXPECT_NE(status.message().find("use a larger storage_size or storage_rows"), std::string::npos) << status.message();
-      EXPECT_EQ(status.message().find("drop_coldest"), std::string::npos) << status.message();
+      EXPECT_EQ(status.message().find("on_full"), std::string::npos) << status.message();
     }
     EXPECT_EQ(table->TotalCount(), rows);
     EXPECT_EQ(table->NewestStep(), step);

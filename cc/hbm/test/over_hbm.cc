@@ -14,7 +14,6 @@ namespace {
   above.runs = [](const UpdateRule& rule) { return DeviceRuleOf(rule, SomeHyper(rule).data()).ok(); };
   above.put = [](TableOptions* options) {
     static uint64_t seed = 0;
-    if (options->drop_coldest) return;  // not with HBM
     options->above = HbmOver(NewEmulatedDevice(++seed));
     const uint64_t four_rows = 4 * RowLayout::Create(options->dim, DType::kFloat32)->row_bytes();
     options->hbm_budget_bytes = options->dram_budget_bytes != 0 ? options->dram_budget_bytes : four_rows;

@@ -86,6 +86,8 @@ struct ApplyRequest {
   // searched.
   Span<const uint32_t> places;
   int64_t global_step = -1;  // the step. -1: the table's own count of applies. It becomes the version if the score is kStep
+  // Null, or the version to set, of an apply that was noted (TableBelow::NoteApply) and is not counted again.
+  const int64_t* noted_version = nullptr;
   int64_t* version_set = nullptr;  // out, or null: the version that was set
   int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
 };

@@ -103,12 +103,14 @@ Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   keys.tables = request.tables;
   keys.distinct = request.distinct;
   keys.may_hold = true;
-  keys.version = base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
+  const int64_t* const noted = request.noted_version;
+  keys.version =
+      noted != nullptr ? *noted : base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 
   if (request.refused != nullptr) *request.refused = operation.refused();
-  int64_t number = 0;
-  const int64_t version = NoteApply(request.global_step, &number);
+  int64_t number = applies_.load();
+  const int64_t version = noted != nullptr ? *noted : NoteApply(request.global_step, &number);
   if (request.version_set != nullptr) *request.version_set = version;
   operation.Update(request, slot_offsets, version, number, executor);
   BoundCounted();

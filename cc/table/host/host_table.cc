@@ -194,6 +194,13 @@ Status HostTable::Drain() {
   return demoter_.Drain();
 }
 
+// Drops what is beyond the budgets now, rather than on a thread that demotes. Waits for none of those, as Drain does: the table
+// above holds locks that a visitor may need.
+std::vector<int64_t> HostTable::TakeGone() {
+  if (const auto inside = OperationScope::Enter(&base_); inside.ok()) demoter_.Remember(demoter_.Drain());
+  return demoter_.dropped().TakeGone();
+}
+
 Status HostTable::SetDramBudget(Budget budget) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.SetDramBudget(budget);

@@ -85,6 +85,7 @@ class HostTable final : public TableBelow {
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const override;
   int64_t NoteApply(int64_t global_step) override { return NoteApply(global_step, nullptr); }
   void NoteRemoved(Span<const int64_t> keys) override;
+  std::vector<int64_t> TakeGone() override;
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) override;
   void AwaitSnapshot() const override { snapshot_.Await(); }
 

@@ -37,6 +37,8 @@ class TableBelow : public EmbeddingTable {
   virtual int64_t NoteApply(int64_t global_step) = 0;
   // Keys whose rows the table above removed before this table had them: RemovedSince gives them, too.
   virtual void NoteRemoved(Span<const int64_t> keys) = 0;
+  // Keys whose rows this table has dropped (drop_coldest) since the last call. Demotes what is beyond the budgets first.
+  virtual std::vector<int64_t> TakeGone() = 0;
   // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
   // nothing with any other filter. counts: [keys]
   virtual void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) = 0;

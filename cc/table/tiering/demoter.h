@@ -128,7 +128,7 @@ class Demoter {
   mutable Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);
   uint64_t errors_ MT_GUARDED_BY(mutex_) = 0;  // all that were remembered, also those forgotten since
-  DroppedRows dropped_{options_.dropped, options_.dropped_bytes};
+  DroppedRows dropped_{options_.dropped, options_.dropped_bytes, options_.is_below&& options_.drop_coldest};
   RecordMover records_{&base_, &dropped_};
   RowMover rows_{&base_, &records_, &dropped_};
 };

@@ -28,8 +28,9 @@ namespace multitier {
 
 class DroppedRows {
  public:
-  explicit DroppedRows(KeepDropped what = KeepDropped::kKeys, uint64_t most_bytes = kDroppedBytes)
-      : what_(what), most_bytes_(most_bytes) {}
+  // tells_above: for TakeGone
+  explicit DroppedRows(KeepDropped what = KeepDropped::kKeys, uint64_t most_bytes = kDroppedBytes, bool tells_above = false)
+      : what_(what), most_bytes_(most_bytes), tells_above_(tells_above) {}
 
   bool wants_rows() const { return what_ == KeepDropped::kRows; }
 
@@ -38,6 +39,7 @@ class DroppedRows {
             const uint8_t* row_data = nullptr, size_t row_bytes = 0) {
     MutexLock lock(mutex_);
     ++total_;
+    if (tells_above_) gone_.push_back(key);
     if (what_ == KeepDropped::kNothing) {
       ++lost_;
       return;
@@ -89,6 +91,11 @@ class DroppedRows {
     }
     return rows;
   }
+  // What a table above must forget: all keys since the last call. See TableBelow.
+  std::vector<int64_t> TakeGone() {
+    MutexLock lock(mutex_);
+    return std::exchange(gone_, {});
+  }
   // Keys that were dropped.
   int64_t total() const {
     MutexLock lock(mutex_);
@@ -125,10 +132,12 @@ class DroppedRows {
 
   const KeepDropped what_;
   const uint64_t most_bytes_;
+  const bool tells_above_;
   mutable Mutex mutex_;
   std::deque<int64_t> keys_ MT_GUARDED_BY(mutex_);  // unless rows are wanted
   std::deque<Row> rows_ MT_GUARDED_BY(mutex_);      // if they are
   uint64_t bytes_ MT_GUARDED_BY(mutex_) = 0;        // of rows_
+  std::vector<int64_t> gone_ MT_GUARDED_BY(mutex_);
   int64_t total_ MT_GUARDED_BY(mutex_) = 0;
   int64_t lost_ MT_GUARDED_BY(mutex_) = 0;
 };
