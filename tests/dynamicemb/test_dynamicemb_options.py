@@ -124,7 +124,6 @@ class MyStrategy(de.AdmissionStrategy):
         ("admission_counter", MyCounter(), NotImplementedError, "of your own"),
         ("storage_type", "DRAM_SSD", ValueError, "did you mean 'DRAM_SSDHASH'"),
         ("storage_type", "DRAM_SSDHASH", ValueError, "storage_path: expected a directory"),
-        ("storage_type", "HBM_DRAM", ValueError, "NO_EVICTION"),
     ],
 )
 def test_a_bad_value_is_refused_when_the_object_is_made_and_when_it_is_set(

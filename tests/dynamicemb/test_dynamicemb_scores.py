@@ -29,6 +29,19 @@ STRATEGIES = {
 }
 
 
+# What the tables of `_made` are in. HBM is on the emulated device.
+KINDS = {
+    "DRAM": {},
+    "HBM": {"storage_type": "HBM"},
+    "HBM_DRAM": {"storage_type": "HBM_DRAM", "local_hbm_for_values": 256, "caching": True},
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request, emulated_device):
+    return KINDS[request.param]
+
+
 def _made(rows=128, **kwargs):
     """A collection with a table for each strategy, of which each has `rows` rows."""
     tables = [util.config(name, rows=rows) for name in STRATEGIES]
@@ -39,8 +52,8 @@ def _made(rows=128, **kwargs):
     return util.collection(tables, of_table)
 
 
-def test_scores_are_those_of_a_python_counter():
-    made, rng = _made(), np.random.default_rng(0)
+def test_scores_are_those_of_a_python_counter(kind):
+    made, rng = _made(**kind), np.random.default_rng(0)
     frequency, version, clock = collections.Counter(), {}, {}
     assert de.get_score(made)["model"] | {"time": 0, "pair": 0} == {
         "step": 1,
@@ -128,8 +141,8 @@ def test_an_increment_has_the_rows_of_a_step_that_was_in_flight(strategy, is_tra
     assert after == (9 if strategy is S.CUSTOMIZED else int(made.row_optimizer.iterations))
 
 
-def test_ten_hot_keys_survive_a_hundred_cold_ones_and_evicted_keys_are_told_once():
-    made, hot = _made(rows=16), list(range(10))
+def test_ten_hot_keys_survive_a_hundred_cold_ones_and_evicted_keys_are_told_once(kind):
+    made, hot = _made(rows=16, **kind), list(range(10))
     seen = {name: set() for name in STRATEGIES}
     for t in range(100):
         de.set_score(made, t + 1)
@@ -151,8 +164,8 @@ def test_ten_hot_keys_survive_a_hundred_cold_ones_and_evicted_keys_are_told_once
         assert refused == 0 or name in ("lfu", "pair")
 
 
-def test_a_newcomer_below_all_rows_gets_no_row_and_is_no_evicted_key():
-    made = _made(rows=16)
+def test_a_newcomer_below_all_rows_gets_no_row_and_is_no_evicted_key(kind):
+    made = _made(rows=16, **kind)
     full = util.keys(*range(16), *range(16))
     de.set_score(made, 10)
     util.train(made, dict.fromkeys(STRATEGIES, full))

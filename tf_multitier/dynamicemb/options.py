@@ -230,8 +230,8 @@ class DynamicEmbTableOptions(Fields):
       dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect: whole keys are divided.
       admit_strategy: a FrequencyAdmissionStrategy. None: every key gets a row.
       admission_counter: a KVCounter, of admit_strategy: without that nothing is counted. None: a counter without a bound.
-      storage_type: the tiers, as in StorageOption. Types with HBM need score_strategy NO_EVICTION. With external_storage: "DRAM"
-        and "DRAM_PMEM" are above it; "EXTERNAL" is it alone.
+      storage_type: the tiers, as in StorageOption: "HBM" and "HBM_DRAM" keep rows on a GPU. With external_storage: "DRAM" and
+        "DRAM_PMEM" are above it; "EXTERNAL" is it alone.
       storage_path: the folder of tiers with files.
 
     Two are equal if training, caching, external_storage, index_type, dist_type, score_strategy and admit_strategy are.
@@ -345,11 +345,6 @@ class DynamicEmbTableOptions(Fields):
             raise type(error)(message) from None
         kind = typing.cast(StorageType, option.storage_type)
         vars(self).update(storage_type=kind.name, storage_path=option.storage_path)
-        if "HBM" in kind.tiers and self.score_strategy is not DynamicEmbScoreStrategy.NO_EVICTION:
-            raise ValueError(
-                f"{self._where('storage_type')}: expected a type without HBM, found {kind.name}: types with HBM do not evict. Set "
-                "score_strategy=DynamicEmbScoreStrategy.NO_EVICTION, or use DRAM for HBM"
-            )
 
     def _with(self, name, value):
         follows = (

@@ -143,20 +143,27 @@ class TablePlan:
         )
 
     def _rows_of_tiers(self, optimizer, evicts):
-        """The rows of each tier: their sum is max_capacity. Without eviction the last tier has no bound."""
+        """The rows of each tier: their sum is max_capacity. Without eviction the last tier has no bound.
+
+        HBM above other tiers does not count: each of its rows has a place below.
+        """
         options = typing.cast(DynamicEmbTableOptions, self._options)
-        tiers = len(options.storage_type.split("_"))
+        names = options.storage_type.split("_")
         first = sizes.rows_of_first_tier(self._config, options, optimizer)
         if not evicts:
-            return [first] if tiers > 1 else None
-        rest = options.max_capacity - first
+            return [first] if len(names) > 1 else None
+        capacity, tiers = options.max_capacity, len(names)
         if tiers == 1:
-            return [first]
-        if tiers == 2:
-            return [first, rest]
-        first = min(first, options.max_capacity - 2)
-        rest = options.max_capacity - first
-        return [first, rest // 2, rest - rest // 2]
+            return [capacity]
+        if names[0] == "HBM":
+            return [first, *_shares(capacity, tiers - 1)]
+        first = min(first, capacity - (tiers - 1))
+        return [first, *_shares(capacity - first, tiers - 1)]
+
+
+def _shares(rows, tiers):
+    """`rows` divided among this number of tiers."""
+    return [rows * (i + 1) // tiers - rows * i // tiers for i in range(tiers)]
 
 
 def _one_part(shape, dtype):
