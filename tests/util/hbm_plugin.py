@@ -46,14 +46,45 @@ def _with_hbm(init):
     return initialize
 
 
+def _on_hbm(check):
+    """The check of DynamicEmbTableOptions. Tables in DRAM, of which their options say no more, are over HBM."""
+
+    @functools.wraps(check)
+    def checked(self):
+        kind = getattr(self.storage_type, "name", self.storage_type)
+        if kind == "DRAM" and self.external_storage is None:
+            vars(self)["storage_type"] = os.environ["TF_MULTITIER_STORAGE_TYPE"]
+            vars(self)["storage_path"] = os.environ["TF_MULTITIER_STORAGE_PATH"]
+        check(self)
+
+    return checked
+
+
+def _on_cuda(init):
+    """The initializer of one_embedding.Embedding, with a cache on the device."""
+
+    @functools.wraps(init)
+    def initialize(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.to("cuda")
+
+    return initialize
+
+
 def pytest_collection_finish():
     # Not earlier: conftest.py sets TensorFlow up before the package is imported.
+    from tf_multitier import dynamicemb
     from tf_multitier import engine
+    from tf_multitier import one_embedding
     from tf_multitier._src.execution import placement
 
     placement.handle_op = _counted(placement.handle_op)
     placement.owned_handle = _counted(placement.owned_handle)
     engine.Table.__init__ = _with_hbm(engine.Table.__init__)
+    tables = dynamicemb.DynamicEmbTableOptions
+    tables.__post_init__ = _on_hbm(tables.__post_init__)
+    embedding = one_embedding.Embedding
+    embedding.__init__ = _on_cuda(embedding.__init__)
 
 
 def pytest_runtest_logstart(location):
