@@ -155,6 +155,7 @@ Status GroupFind::Enqueue(const Upload& upload) {
     MT_RETURN_IF_ERROR(kernels_.dedup(stream_, dedup_));
     MT_RETURN_IF_ERROR(kernels_.find(stream_, find_));
     MT_RETURN_IF_ERROR(kernels_.localize(stream_, localize_));
+    if (!bearing_.empty()) MT_RETURN_IF_ERROR(EnqueueBirths());
   }
   MT_RETURN_IF_ERROR(outputs_.EnqueueValues());
   MT_RETURN_IF_ERROR(d.Copy(stream_, missed_keys_, localize_.listed_keys, eager_keys_ * sizeof(int64_t)));
@@ -176,7 +177,10 @@ void GroupFind::Slice() {
     op.NoteUsedPins();
     op.counted->first_bad = counted.first_bad;
     op.complete = counted.misses == 0;
-    op.can_create = counted.provisional;
+    op.can_create = counted.provisional + counted.born;
+    if (op.may_bear) op.table->expects_new_keys_ = counted.born + counted.misses > 0;
+    op.counted->born = counted.born;
+    op.counted->born_entries = counted.born_entries;
     op.find.rows = find_.rows + counted.first;
     op.find.keys = dedup_.distinct + counted.first;
     op.dedup.distinct = dedup_.distinct + counted.first;
@@ -187,12 +191,14 @@ void GroupFind::Slice() {
 bool GroupFind::Run() {
   if (!EnterGates()) return false;
   NewOperations();
+  ListBearing();
   status_ = TakeArrays();
+  if (status_.ok() && !bearing_.empty()) status_ = TakeBirths();
   if (!status_.ok()) return false;
   const size_t members = members_.size();
   Upload upload(scratch_.get(), Upload::Room<device::KeySource>(members) + Upload::Room<uint32_t>(members) +
                                     Upload::Room<device::Table>(members) + Upload::Room<device::MemberCounts>(members) +
-                                    OutputGroup::Room(members));
+                                    OutputGroup::Room(members) + RoomOfBirths());
   status_ = scratch_->status();
   if (!status_.ok()) return false;
   {
@@ -201,9 +207,15 @@ bool GroupFind::Run() {
       if (member.op != nullptr) member.op->NoteSweeps();
     }
     status_ = DescribeAll(&upload);
+    if (status_.ok() && !bearing_.empty()) DescribeBirths(&upload);
     if (status_.ok()) status_ = Enqueue(upload);
   }
-  const Status done = device_->Synchronize(stream_);
+  Status done = device_->Synchronize(stream_);
+  if (!done.ok() && born_) {
+    Insist(bearing_, [&] { return device_->Synchronize(stream_); });
+    done = failed_;
+  }
+  if (done.ok()) NoteRows();
   if (!done.ok()) {
     scratch_->Bury();
     if (status_.ok()) status_ = done;

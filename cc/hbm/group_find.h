@@ -60,7 +60,21 @@ class GroupFind {
   uint32_t first_entry(size_t member) const { return member == 0 ? 0 : ends_[member - 1]; }
 
  private:
-  struct Missing;  // a member that BringUp looks up
+  // A member that BringUp looks up.
+  struct Missing {
+    HbmTable* table;
+    HbmTable::Operation* op;
+    MemberOutput* output;
+    size_t member;
+    uint32_t first;  // place of its first miss in the list of all
+    uint32_t misses;
+    size_t stride, offset;     // of its staged rows
+    bool places = false;       // some of them get rows of the table
+    bool provisional = false;  // those of absent keys, too
+    uint32_t absent = 0;
+    std::vector<uint32_t> filtered = {};  // places among its misses of keys that a filter has not admitted; for the update
+  };
+  class FreeTurns;
 
   bool EnterGates();
   void NewOperations();
@@ -68,6 +82,14 @@ class GroupFind {
   Status DescribeAll(Upload* upload);
   Status Enqueue(const Upload& upload);
   void Slice();
+
+  // --- group_births.cc
+  void ListBearing();
+  size_t RoomOfBirths() const;
+  Status TakeBirths();
+  void DescribeBirths(Upload* upload);
+  Status EnqueueBirths();
+  void NoteRows();
 
   // --- group_misses.cc
   std::vector<Missing> ListMissing();
@@ -112,6 +134,11 @@ class GroupFind {
   device::FindArgs find_{};
   device::LocalizeArgs localize_{};
 
+  std::vector<Missing> bearing_;      // the members with keys, if they bear rows
+  std::shared_ptr<FreeTurns> turns_;  // until the rows are counted
+  device::BearArgs bear_{};
+  bool born_ = false;  // births are enqueued
+
   // Of BringUp.
   bool places_ = false, filters_ = false;
   size_t outbox_stride_ = 0;
@@ -128,6 +155,18 @@ class GroupFind {
   device::ExchangeArgs exchange_{};
   Status failed_;  // of a call behind the point of no return
 };
+
+template <typename Call>
+void GroupFind::Insist(const std::vector<Missing>& missing, Call call) {
+  for (int tries = 0; failed_.ok(); ++tries) {
+    const Status status = call();
+    if (status.ok()) return;
+    if (tries + 1 == HbmTable::kTries) failed_ = status;
+  }
+  for (const Missing& one : missing) {
+    if (one.table->broken().ok()) one.table->Break(failed_);
+  }
+}
 
 }  // namespace multitier::hbm
 

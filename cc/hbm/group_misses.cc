@@ -21,20 +21,6 @@ constexpr size_t kEagerVictimBytes = size_t{256} << 10;
 
 }  // namespace
 
-struct GroupFind::Missing {
-  HbmTable* table;
-  Operation* op;
-  MemberOutput* output;
-  size_t member;
-  uint32_t first;  // place of its first miss in the list of all
-  uint32_t misses;
-  size_t stride, offset;     // of its staged rows
-  bool places = false;       // some of them get rows of the table
-  bool provisional = false;  // those of absent keys, too
-  uint32_t absent = 0;
-  std::vector<uint32_t> filtered = {};  // places among its misses of keys that a filter has not admitted; for the update
-};
-
 std::vector<GroupFind::Missing> GroupFind::ListMissing() {
   std::vector<Missing> missing;
   uint32_t first = 0;
@@ -200,18 +186,6 @@ Status GroupFind::EnqueueStaged(const std::vector<Missing>& missing, const Uploa
   return kernels_.stage(stream_, stage_);
 }
 
-template <typename Call>
-void GroupFind::Insist(const std::vector<Missing>& missing, Call call) {
-  for (int tries = 0; failed_.ok(); ++tries) {
-    const Status status = call();
-    if (status.ok()) return;
-    if (tries + 1 == HbmTable::kTries) failed_ = status;
-  }
-  for (const Missing& one : missing) {
-    if (one.table->broken().ok()) one.table->Break(failed_);
-  }
-}
-
 // Behind the point of no return.
 void GroupFind::EnqueuePlaced(const std::vector<Missing>& missing) MT_NO_THREAD_SAFETY_ANALYSIS {  // enqueue() has many names
   device::Device& d = *device_;
@@ -295,6 +269,7 @@ void GroupFind::HandDownVictims(const std::vector<Missing>& missing) {
 }
 
 Status GroupFind::BringUp() {
+  if (born_) return OkStatus();  // the list has keys that have rows now: members that miss the others go on alone
   std::vector<Missing> missing = ListMissing();
   if (missing.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(BringKeysDown());

@@ -219,7 +219,7 @@ class HbmTable final : public EmbeddingTable {
 
  private:
   friend class Operation;
-  friend class GroupFind;  // group_misses.cc
+  friend class GroupFind;  // group_misses.cc, group_births.cc
   class Inside;            // inside the gate, like other operations
   class Alone;             // holds the gate closed
   class NoSnapshot;        // prevents snapshots by other threads

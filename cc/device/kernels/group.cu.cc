@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kBlock) LocalizeKernel(LocalizeArgs args) {
     uint64_t tile_sum, end;
     const uint64_t before = PrefixInBlock(static_cast<uint64_t>(__popc(marked)), &tile_sum);
     uint32_t place = static_cast<uint32_t>(PrefixOfTile(args.scan, tile, tile_sum, &end) + before);
+    if (tile == tiles - 1 && threadIdx.x == 0 && args.length != nullptr) *args.length = static_cast<uint32_t>(end);
     for (; marked != 0; marked &= marked - 1, ++place) {
       const uint32_t number = begin + static_cast<uint32_t>(__ffs(static_cast<int>(marked)) - 1);
       args.list[place] = number;

@@ -107,9 +107,10 @@ struct LocalizeArgs {
   const uint32_t* missed;  // [n]
   MemberCounts* members;   // in and out [num_tables], zero before, but first_bad
   ScanScratch scan;
-  int64_t* listed_keys;  // out [n]: the misses of all members
-  uint32_t* list;        // out [n]: their numbers, ascending
-  uint32_t* ranks;       // out [n]: the place of each miss in the list
+  int64_t* listed_keys;        // out [n]: the misses of all members
+  uint32_t* list;              // out [n]: their numbers, ascending
+  uint32_t* ranks;             // out [n]: the place of each miss in the list
+  uint32_t* length = nullptr;  // out, or null: of the list
 };
 
 struct FindArgs {

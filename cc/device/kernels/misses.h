@@ -16,6 +16,8 @@ struct MemberCounts {
   uint32_t provisional;     // keys with a row that reads as absent
   uint32_t used_pins;
   uint32_t first_bad;  // of the entries (OutputMember)
+  uint32_t born;       // keys that got their rows here (BearArgs)
+  uint32_t born_entries;
 };
 
 // What became of the misses of one table.

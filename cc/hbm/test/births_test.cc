@@ -197,6 +197,97 @@ TEST(Births, OverTiersRowsAreBornUntilOneLeaves) {
   newborn.ExpectSame();
 }
 
+// Tables of HBM alone in one group, or with room for `rows` rows over DRAM.
+struct NewbornGroup {
+  static constexpr int kTables = 26, kDim = 64, kNew = 5;
+
+  explicit NewbornGroup(int rows = 0) {
+    for (int t = 0; t < kTables; ++t) {
+      TableOptions options = BasicOptions(kDim);
+      options.initializer = Spec(InitializerKind::kNormal, 0.0f, 1.0f, static_cast<uint64_t>(t));
+      if (t % 2 == 1) options.cache_strategy = Replacement::kLfu;
+      plain.push_back(MakeTable(options));
+      tables.push_back(rows == 0 ? GrowingTable(options, device) : MakeHbmTable(options, rows, device));
+      MT_EXPECT_OK(Train(Sgd(Range(1000, 1040), 1.0f, kDim), tables.back().get()));
+      MT_EXPECT_OK(Sgd(Range(1000, 1040), 1.0f, kDim).Run(plain.back().get()));
+    }
+    Step(kNew);  // takes memory
+    Step(kNew);
+  }
+  // A lookup with a plan, and its update, of five keys of each table and `fresh` new ones.
+  void Step(int fresh) {
+    std::vector<Training> trainings;
+    std::vector<DeviceMember> members;
+    std::vector<DeviceUpdate> updates;
+    for (int t = 0; t < kTables; ++t) {
+      std::vector<int64_t> keys = Range(1000, 1005);
+      for (int i = 0; i < fresh; ++i) keys.push_back(next + i);
+      keys.push_back(keys.back());
+      trainings.push_back(Sgd(keys, 0.5f, kDim));
+      members.push_back(caller.Plain(tables[static_cast<size_t>(t)].get(), keys));
+      updates.push_back(caller.UpdateOf(trainings.back(), t));
+      (void)tables[static_cast<size_t>(t)]->TotalCount();  // waits for the update before
+    }
+    next += fresh;
+    MT_EXPECT_OK(device->Synchronize(caller.stream()));
+    const size_t up_before = device->up();
+    const int64_t waits_before = device->synchronizations(), launches_before = device->launches();
+    DevicePlan plan;
+    MT_EXPECT_OK(caller.Lookup(members, &plan));
+    lookup_waits = device->synchronizations() - waits_before;
+    MT_EXPECT_OK(caller.Update(plan, updates));
+    for (const auto& table : tables) (void)table->TotalCount();
+    waits = device->synchronizations() - waits_before;
+    launches = device->launches() - launches_before;
+    up = device->up() - up_before;
+    for (size_t t = 0; t < kTables; ++t) {
+      EXPECT_TRUE(SameBits(caller.Values(members[t]), LookupAll(plain[t].get(), trainings[t].keys))) << t;
+      MT_EXPECT_OK(trainings[t].Run(plain[t].get()));
+    }
+  }
+  void ExpectSame() {
+    for (size_t t = 0; t < kTables; ++t) ExpectSameTables(plain[t].get(), tables[t].get());
+  }
+
+  std::shared_ptr<CopyCountingDevice> device = std::make_shared<CopyCountingDevice>();
+  std::vector<std::unique_ptr<HbmTable>> tables;
+  std::vector<std::unique_ptr<EmbeddingTable>> plain;
+  DeviceCaller caller{device};
+  int64_t next = 0, waits = 0, lookup_waits = 0, launches = 0;
+  size_t up = 0;
+};
+
+// Half of the tables leave by rank, which new rows have, too.
+TEST(Births, AGroupWithNewKeysWaitsOnceAndCopiesNoRowUp) {
+  NewbornGroup group;
+  group.Step(0);
+  group.Step(0);
+  EXPECT_EQ(group.launches, 9);
+  const size_t none = group.up;
+  group.Step(NewbornGroup::kNew);  // announces more
+  group.Step(NewbornGroup::kNew);
+  EXPECT_EQ(group.lookup_waits, 1);
+  EXPECT_LE(group.waits, 2);  // one is of the worker that counts the created rows
+  EXPECT_LE(group.launches, 13);
+  constexpr size_t kRows = NewbornGroup::kTables * NewbornGroup::kNew * NewbornGroup::kDim * sizeof(float);
+  EXPECT_LT(group.up - none, kRows / 4);  // what a row begins with, of each table
+  for (const auto& table : group.tables) {
+    const TableStats stats = table->Stats();
+    EXPECT_EQ(stats.tiers[0].rows, 40 + 4 * NewbornGroup::kNew);
+    EXPECT_EQ(stats.absent, 4 * (NewbornGroup::kNew + 1));  // the last key of a batch is there twice
+  }
+  group.ExpectSame();
+}
+
+TEST(Births, AGroupAsksTheHostOnceARowHasLeft) {
+  NewbornGroup group(/*rows=*/70);
+  group.Step(NewbornGroup::kNew);
+  EXPECT_EQ(group.lookup_waits, 1);
+  for (int i = 0; i < (kSanitized ? 4 : 8); ++i) group.Step(NewbornGroup::kNew);  // more than there is room for
+  EXPECT_GT(group.lookup_waits, 1);
+  group.ExpectSame();
+}
+
 // More keys than a bucket has slots: those without one go on as misses.
 TEST(Births, KeysWithoutASlotGoOverTheHost) {
   Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 4);
