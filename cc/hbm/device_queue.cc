@@ -76,6 +76,49 @@ Status DeviceQueue::Precede(device::Stream other) {
   return device_->Synchronize(stream_);
 }
 
+Status DeviceQueue::Synchronize() {
+  uint64_t last;
+  {
+    MutexLock lock(settles_mutex_);
+    last = last_settle_;
+  }
+  MT_RETURN_IF_ERROR(device_->Synchronize(stream_));
+  RunSettles(last, OkStatus());
+  return OkStatus();
+}
+
+void DeviceQueue::SettleLater(std::function<void(const Status&)> settle) {
+  MutexLock lock(settles_mutex_);
+  settles_.emplace(++last_settle_, std::move(settle));
+}
+
+void DeviceQueue::Settle() {
+  uint64_t last;
+  {
+    MutexLock lock(settles_mutex_);
+    if (settles_.empty()) return;
+    last = last_settle_;
+  }
+  Status done;
+  for (int i = 0; i < 3; ++i) {
+    done = Synchronize();
+    if (done.ok()) return;
+  }
+  RunSettles(last, done);
+}
+
+void DeviceQueue::RunSettles(uint64_t last, const Status& done) {
+  std::vector<std::function<void(const Status&)>> settles;
+  {
+    MutexLock lock(settles_mutex_);
+    while (!settles_.empty() && settles_.begin()->first <= last) {
+      settles.push_back(std::move(settles_.begin()->second));
+      settles_.erase(settles_.begin());
+    }
+  }
+  for (const auto& settle : settles) settle(done);
+}
+
 Status DeviceQueue::CopyUp(void* to, const void* from, size_t bytes) {
   constexpr size_t kLeast = 4096;
   MutexLock lock(staged_mutex_);

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -49,6 +50,13 @@ class DeviceQueue {
     return DeviceMemory(device_, source, [this](device::Stream stream) { return Follow(stream); });
   }
 
+  // Waits for the stream, and settles what was to be settled before.
+  Status Synchronize();
+  // Calls `settle` once the device has done what is enqueued by now: when a thread has waited for the stream, or with an error
+  // when it has tried in vain in Settle. It takes no lock but innermost ones.
+  void SettleLater(std::function<void(const Status& done)> settle);
+  void Settle();
+
   // Copies host memory, which may be reused at once, to the device.
   Status CopyUp(void* to, const void* from, size_t bytes);
 
@@ -73,6 +81,11 @@ class DeviceQueue {
   device::Event preceded_ MT_GUARDED_BY(events_mutex_);
   Mutex pools_mutex_;
   std::map<const MemorySource*, std::weak_ptr<ScratchPool>> pools_ MT_GUARDED_BY(pools_mutex_);
+  void RunSettles(uint64_t last, const Status& done);
+
+  Mutex settles_mutex_;
+  std::map<uint64_t, std::function<void(const Status&)>> settles_ MT_GUARDED_BY(settles_mutex_);  // in their order
+  uint64_t last_settle_ MT_GUARDED_BY(settles_mutex_) = 0;
   Mutex staged_mutex_;
   std::vector<Staged> staged_ MT_GUARDED_BY(staged_mutex_);  // as many as copies were under way at the same time
 };

@@ -210,9 +210,9 @@ bool GroupFind::Run() {
     if (status_.ok() && !bearing_.empty()) DescribeBirths(&upload);
     if (status_.ok()) status_ = Enqueue(upload);
   }
-  Status done = device_->Synchronize(stream_);
+  Status done = queue_->Synchronize();
   if (!done.ok() && born_) {
-    Insist(bearing_, [&] { return device_->Synchronize(stream_); });
+    Insist(bearing_, [&] { return queue_->Synchronize(); });
     done = failed_;
   }
   if (done.ok()) NoteRows();

@@ -42,7 +42,7 @@ Status GroupFind::BringKeysDown() {
   missed_keys_ = scratch_->Pinned<int64_t>(misses_);
   MT_RETURN_IF_ERROR(scratch_->status());
   Status status = device_->Copy(stream_, missed_keys_, localize_.listed_keys, misses_ * sizeof(int64_t));
-  const Status done = device_->Synchronize(stream_);
+  const Status done = queue_->Synchronize();
   if (!done.ok()) scratch_->Bury();
   return status.ok() ? done : status;
 }
@@ -249,7 +249,7 @@ void GroupFind::HandDownVictims(const std::vector<Missing>& missing) {
   if (out > victims_) {
     victims_ = out;
     EnqueueVictims(missing);
-    Insist(missing, [&] { return device_->Synchronize(stream_); });
+    Insist(missing, [&] { return queue_->Synchronize(); });
     if (!failed_.ok()) return;
   }
   std::vector<std::pair<const Missing*, uint32_t>> from;  // a table and its first victim
@@ -292,10 +292,10 @@ Status GroupFind::BringUp() {
     if (status.ok()) EnqueuePlaced(missing);
   }
   if (status.ok()) {
-    Insist(missing, [&] { return device_->Synchronize(stream_); });
+    Insist(missing, [&] { return queue_->Synchronize(); });
     if (failed_.ok()) HandDownVictims(missing);
   } else {
-    failed_ = device_->Synchronize(stream_);  // nothing has changed
+    failed_ = queue_->Synchronize();  // nothing has changed
   }
   if (!failed_.ok()) {
     scratch_->Bury();

@@ -13,18 +13,29 @@ uint64_t HbmTable::Unsettled::Begin(uint64_t rows, uint64_t* can_create) {
   return begun_;
 }
 
+void HbmTable::Unsettled::Launched(uint64_t number) {
+  MutexLock lock(mutex_);
+  launched_.insert(number);
+}
+
 void HbmTable::Unsettled::End(uint64_t number) {
   MutexLock lock(mutex_);
   const auto ended = rows_.find(number);
   can_create_ -= ended->second;
   rows_.erase(ended);
+  launched_.erase(number);
   ended_.notify_all();
+}
+
+bool HbmTable::Unsettled::AnyLaunched() const {
+  MutexLock lock(mutex_);
+  return !launched_.empty();
 }
 
 void HbmTable::Unsettled::Await() const {
   MutexLock lock(mutex_);
-  const uint64_t last = begun_;
-  lock.Wait(ended_, [&]() MT_REQUIRES(mutex_) { return rows_.empty() || rows_.begin()->first > last; });
+  const uint64_t last = launched_.empty() ? 0 : *launched_.rbegin();
+  lock.Wait(ended_, [&]() MT_REQUIRES(mutex_) { return launched_.empty() || *launched_.begin() > last; });
 }
 
 bool HbmTable::KeptUpdate::Begin(const std::shared_ptr<Operation>& op) {
@@ -62,13 +73,18 @@ Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const floa
   return table_->below_->Apply(below);
 }
 
-void HbmTable::KeptUpdate::Settle(const Status& done, uint32_t created) {
-  if (!done.ok()) table_->Break(done);
-  if (table_->broken().ok()) {
-    table_->rows_below_.AddNewRows(created);
-    table_->surely_in_hbm_ += created;
+uint64_t HbmTable::KeptUpdate::Launched() {
+  table_->unsettled_->Launched(number_);
+  return std::exchange(number_, 0);
+}
+
+void HbmTable::KeptUpdate::Settle(HbmTable* table, uint64_t number, const Status& done, uint32_t created) {
+  if (!done.ok()) table->Break(done);
+  if (table->broken().ok()) {
+    table->rows_below_.AddNewRows(created);
+    table->surely_in_hbm_ += created;
   }
-  End();
+  table->unsettled_->End(number);
 }
 
 void HbmTable::KeptUpdate::End() {
@@ -78,8 +94,9 @@ void HbmTable::KeptUpdate::End() {
 }
 
 void HbmTable::AwaitSettled() const {
-  if (getpid() != pid_) return;  // a forked child has no threads that settle
-  unsettled_->Await();
+  if (getpid() != pid_ || !unsettled_->AnyLaunched()) return;  // a forked child has no threads that settle
+  queue_->Settle();
+  unsettled_->Await();  // for what another thread settles
 }
 
 }  // namespace multitier::hbm

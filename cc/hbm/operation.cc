@@ -55,7 +55,7 @@ void HbmTable::Operation::NoteUsedPins() {
 uint32_t HbmTable::Floor() const { return static_cast<uint32_t>(*in_flight_.begin()); }
 
 Status HbmTable::Synchronize(Operation* operation) {
-  MT_RETURN_IF_ERROR(device_->Synchronize(stream_));
+  MT_RETURN_IF_ERROR(queue_->Synchronize());
   operation->busy = false;
   return OkStatus();
 }

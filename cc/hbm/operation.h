@@ -154,10 +154,10 @@ class HbmTable::Inside {
   const WithoutAwait without_await_;
 };
 
-// One operation alone: the gate is closed. Waits for a snapshot like Inside.
+// One operation alone: the gate is closed, and the rows that updates created are counted. Waits for a snapshot like Inside.
 class HbmTable::Alone {
  public:
-  explicit Alone(HbmTable* table) : gate_(Awaited(table)) {}
+  explicit Alone(HbmTable* table) : gate_(Awaited(table)) { table->AwaitSettled(); }
 
  private:
   static Gate* Awaited(HbmTable* table) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "cc/hbm/rule_launch.h"
-#include "cc/hbm/workers.h"
 
 namespace multitier::hbm {
 namespace {
@@ -19,15 +18,23 @@ struct KeptUpdates {
 };
 
 // Counts the created rows once the device has done the updates.
-void SettleOnWorker(KeptUpdates kept) {
-  RunOnWorker([kept = std::move(kept)]() mutable {
-    device::Device* const device = kept.updates[0]->table()->device();
-    const device::Stream stream = kept.updates[0]->table()->queue()->stream();
-    const Status done = Repeated([&] { return device->Synchronize(stream); });
-    const std::vector<uint32_t> created(kept.created, kept.created + (done.ok() ? kept.updates.size() : 0));
-    if (!done.ok()) kept.scratch->Bury();
-    kept.scratch = nullptr;
-    for (size_t i = 0; i < kept.updates.size(); ++i) kept.updates[i]->Settle(done, done.ok() ? created[i] : 0);
+void SettleLater(DeviceQueue* queue, KeptUpdates kept) {
+  struct Launched {
+    HbmTable* table;
+    uint64_t number;
+    const uint32_t* created;
+  };
+  std::vector<Launched> launched;
+  for (size_t i = 0; i < kept.updates.size(); ++i) {
+    Kept* const one = kept.updates[i].get();
+    if (one->creates()) launched.push_back({one->table(), one->Launched(), kept.created + i});
+  }
+  queue->SettleLater([launched = std::move(launched), scratch = std::move(kept.scratch)](const Status& done) mutable {
+    if (!done.ok()) scratch->Bury();
+    std::vector<uint32_t> created;
+    for (const Launched& one : launched) created.push_back(done.ok() ? *one.created : 0);
+    scratch = nullptr;
+    for (size_t i = 0; i < launched.size(); ++i) Kept::Settle(launched[i].table, launched[i].number, done, created[i]);
   });
 }
 
@@ -126,7 +133,7 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
     if (!copied.ok()) one->Note(copied);
     if (first.ok()) first = one->table()->Check();
   }
-  if (creates) SettleOnWorker(std::move(kept));
+  if (creates) SettleLater(queue, std::move(kept));
   return first;
 }
 
