@@ -16,8 +16,6 @@ namespace multitier::hbm {
 
 namespace {
 
-constexpr size_t kMostKept = size_t{8} << 20;  // of memory that the table's pool keeps after a chunk
-
 // One chunk on its way.
 struct Outbox {
   uint8_t* rows = nullptr;  // on the device
@@ -52,7 +50,7 @@ Status HbmTable::ListDirty(uint32_t* found) {
     MutexLock lock(enqueue_);
     MT_RETURN_IF_ERROR(kernels_.list_dirty(stream_, list));
   }
-  BringNumbersDown(&op);
+  BringNumbersDown(&op, /*rows=*/true);
   MT_RETURN_IF_ERROR(broken());
   *found = op.counted->changed;
   return OkStatus();
@@ -101,7 +99,6 @@ Status HbmTable::HandDownChanged() {
     const Status status = HandDownListed(found, chunk);
     const bool no_memory = status.code() == StatusCode::kResourceExhausted && rows_below_.status().ok();
     if (no_memory && chunk > 1) continue;
-    if (chunk * table_->stride() > kMostKept) pool_->Empty(kMostKept);
     return status;
   }
 }

@@ -21,7 +21,7 @@ Result<device::Buffer> ScratchPool::Take(bool pinned, size_t bytes) {
   bool too_much_idle;
   {
     MutexLock lock(mutex_);
-    too_much_idle = idle_ > most_lent_ + may_lie_idle_;
+    too_much_idle = idle_ > 2 * most_lent_ + may_lie_idle_;
     std::vector<device::Buffer>& free = free_[pinned][log2];
     if (!too_much_idle && !free.empty()) {
       device::Buffer buffer = std::move(free.back());
@@ -60,19 +60,18 @@ void ScratchPool::Bury(device::Buffer buffer) {
   buried_.push_back(std::move(buffer));
 }
 
-void ScratchPool::Empty(size_t most) {
+void ScratchPool::Empty() {
   std::vector<device::Buffer> idle;
   {
     MutexLock lock(mutex_);
     for (auto& kind : free_) {
       for (std::vector<device::Buffer>& buffers : kind) {
-        if (buffers.empty() || buffers.front().bytes() <= most) continue;  // all of them have one size
-        idle_ -= buffers.size() * buffers.front().bytes();
         std::move(buffers.begin(), buffers.end(), std::back_inserter(idle));
         buffers.clear();
       }
     }
-    if (most == 0) most_lent_ = lent_;
+    idle_ = 0;
+    most_lent_ = lent_;
   }
   if (memory_.device()->Synchronize(stream_).ok()) return;
   for (device::Buffer& buffer : idle) Bury(std::move(buffer));

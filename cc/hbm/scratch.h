@@ -3,8 +3,8 @@
 //
 // Sizes are rounded up to powers of two, so that steady traffic allocates nothing: an allocation on a GPU may stop all its
 // work. All borrowers use device memory on one stream, so it may be given back before the device is done with it: the next
-// borrower's work comes later on the stream. Where more lies idle than was ever lent at the same time, and 256 MiB more, the
-// pool is emptied. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
+// borrower's work comes later on the stream. Where more lies idle than twice what was ever lent at the same time, and 256
+// MiB, the pool is emptied. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
 
 #ifndef CC_HBM_SCRATCH_H_
 #define CC_HBM_SCRATCH_H_
@@ -35,8 +35,8 @@ class ScratchPool {
   void NoteEnd(size_t taken);
   // Keeps memory that the device may still use, until the pool ends.
   void Bury(device::Buffer buffer);
-  // Waits for the stream and gives back to the device what is not lent: buffers of more than `most` bytes.
-  void Empty(size_t most = 0);
+  // Waits for the stream and gives back to the device what is not lent.
+  void Empty();
 
  private:
   static constexpr int kSizes = 48;

@@ -27,11 +27,22 @@ TEST(ScratchPool, IsEmptiedWhenTooMuchLiesIdle) {
     const auto pool = std::make_shared<ScratchPool>(DeviceMemory(device), stream, kMost);
     const auto take = [&](size_t bytes) { ASSERT_NE(Scratch(pool, "t").OnDevice<char>(bytes), nullptr); };
     for (const size_t bytes : {size_t{256}, size_t{512}, size_t{1024}}) take(bytes);
-    EXPECT_EQ(device->used_bytes(), 1792u);  // 1,024 more may lie idle than were lent at the same time
+    EXPECT_EQ(device->used_bytes(), 1792u);
     take(1024);
     EXPECT_EQ(device->used_bytes(), 1792u);
+    const auto take_two = [&](size_t bytes) {
+      Scratch scratch(pool, "t");
+      (void)scratch.OnDevice<char>(bytes);
+      (void)scratch.OnDevice<char>(bytes);
+    };
+    take_two(256);
+    take_two(512);
+    EXPECT_EQ(device->used_bytes(), 2560u);  // 2 x 1,024 + 1,024 may lie idle
+    take_two(1024);
+    take_two(256);
+    EXPECT_EQ(device->used_bytes(), 3584u);  // 2 x 2,048 + 1,024
     take(2048);
-    EXPECT_EQ(device->used_bytes(), 1792u + 2048u);  // at most 2,048 + 1,024 may
+    EXPECT_EQ(device->used_bytes(), 3584u + 2048u);
     take(256);
     EXPECT_EQ(device->used_bytes(), 256u);
     MT_EXPECT_OK(device->Synchronize(stream));  // before the memory goes: the pool has filled it
