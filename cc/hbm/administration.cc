@@ -37,7 +37,7 @@ void HbmTable::ForgetListed(Operation* op, const device::CompactArgs& list) {
   ++epoch_;
   Insist([&] { return kernels_.forget(stream_, forget); });
   Insist([&] { return kernels_.count_forgotten(stream_, forget); });
-  BringNumbersDown(op);
+  BringNumbersDown(op, /*rows=*/true);
   surely_in_hbm_ -= rows_before - rows_;
   if (broken().ok() && pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
 }

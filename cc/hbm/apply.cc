@@ -251,7 +251,7 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
   Update(op, request, gradients, version);
   maybe_dirty_ = true;
   last_refused_ = last_dropped_ = 0;
-  BringNumbersDown(op);
+  BringNumbersDown(op, /*rows=*/false);
   MT_RETURN_IF_ERROR(broken());  // the device may still write the numbers
   rows_below_.AddNewRows(op->counted->created);
   surely_in_hbm_ += op->counted->created;

@@ -240,7 +240,7 @@ class HbmTable final : public EmbeddingTable {
   Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_provisional) MT_REQUIRES(enqueue_);
   void PlaceMisses(Operation* operation) MT_REQUIRES(enqueue_);
   void TakeOutChanged(Operation* operation) MT_REQUIRES(enqueue_);
-  void BringNumbersDown(Operation* operation);
+  void BringNumbersDown(Operation* operation, bool rows);
   void ComeDown(Operation* operation) MT_REQUIRES(turn_);
   Status Synchronize(Operation* operation);
   // Makes a device call after which the operation cannot be undone: repeats it, then breaks the table.

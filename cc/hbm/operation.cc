@@ -170,7 +170,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
     }
   }
   if (op->bears) {
-    BringNumbersDown(op);
+    BringNumbersDown(op, /*rows=*/true);
     MT_RETURN_IF_ERROR(broken());
     turn.unlock();
   } else {
@@ -326,21 +326,24 @@ void HbmTable::TakeOutChanged(Operation* op) {
   Insist([&] { return kernels_.take_out(stream_, op->take_out); });
 }
 
-// Brings down what the device counted.
-void HbmTable::BringNumbersDown(Operation* op) {
+// Brings down what the device counted. rows: and how many rows there are. REQUIRES: then turn_ is held, or the gate is closed:
+// who wakes up late must not write an old number
+void HbmTable::BringNumbersDown(Operation* op, bool rows) {
   op->busy = true;
   Insist([&] { return device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers)); });
-  Insist([&] { return device_->Copy(stream_, &op->counted->placed.free_rows, table_->view().num_free, sizeof(uint32_t)); });
+  if (rows) {
+    Insist([&] { return device_->Copy(stream_, &op->counted->placed.free_rows, table_->view().num_free, sizeof(uint32_t)); });
+  }
   Insist([&] { return Synchronize(op); });
   if (!broken().ok()) return;
-  rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->placed.free_rows;
+  if (rows) rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->placed.free_rows;
   op->NoteUsedPins();
 }
 
 // And rows that left HBM; they go below.
 void HbmTable::ComeDown(Operation* op) {
   const int64_t rows_before = rows_;
-  BringNumbersDown(op);
+  BringNumbersDown(op, op->placed);
   if (!broken().ok()) return;
   rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;

@@ -154,7 +154,8 @@ class HbmTable::Inside {
   const WithoutAwait without_await_;
 };
 
-// One operation alone: the gate is closed, and the rows that updates created are counted. Waits for a snapshot like Inside.
+// One operation alone: the gate is closed, and then the rows that updates created are counted: an update that is left to be
+// settled says so before it leaves the gate. Waits for a snapshot like Inside.
 class HbmTable::Alone {
  public:
   explicit Alone(HbmTable* table) : gate_(Awaited(table)) { table->AwaitSettled(); }
