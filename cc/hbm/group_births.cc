@@ -50,7 +50,7 @@ void GroupFind::ListBearing() {
     turns_ = std::make_shared<FreeTurns>(bearing_);
     bears = turns_->held();
   }
-  for (const Missing& one : bearing_) bears = bears && one.table->MayBear(*one.op);
+  for (const Missing& one : bearing_) bears = bears && one.table->broken().ok() && one.table->MayBear(*one.op);
   if (bears) return;
   turns_ = nullptr;
   bearing_.clear();

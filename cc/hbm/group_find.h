@@ -92,6 +92,7 @@ class GroupFind {
   void NoteRows();
 
   // --- group_misses.cc
+  Status BringUpTogether();
   std::vector<Missing> ListMissing();
   Status BringKeysDown();
   // Reads the rows from the tables below. Drops the members that must go on alone.

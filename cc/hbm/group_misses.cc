@@ -56,7 +56,7 @@ Status GroupFind::CopyOut(std::vector<Missing>* missing) MT_NO_THREAD_SAFETY_ANA
     const WithoutAwait without_await;
     const Missing& one = (*missing)[i];
     RowsBelow& below = one.table->rows_below_;
-    alone[i] = !below.Retry().ok();
+    alone[i] = !one.table->broken().ok() || !below.Retry().ok();
     if (alone[i]) return;
     statuses[i] = below.CopyOut(Span<const int64_t>(missed_keys_ + one.first, one.misses), {}, CopyOutAs::kUse,
                                 one.output->reason(), one.stride, staged_ + one.offset);
@@ -268,8 +268,15 @@ void GroupFind::HandDownVictims(const std::vector<Missing>& missing) {
   });
 }
 
+// A group needs memory for the rows of all tables at the same time. Where there is none, nothing has changed, and each table
+// goes on alone.
 Status GroupFind::BringUp() {
   if (born_) return OkStatus();  // the list has keys that have rows now: members that miss the others go on alone
+  const Status status = BringUpTogether();
+  return status.code() == StatusCode::kResourceExhausted ? OkStatus() : status;
+}
+
+Status GroupFind::BringUpTogether() {
   std::vector<Missing> missing = ListMissing();
   if (missing.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(BringKeysDown());
@@ -302,7 +309,7 @@ Status GroupFind::BringUp() {
     if (outbox_scratch_ != nullptr) outbox_scratch_->Bury();
   }
   if (!status.ok()) return status;
-  MT_RETURN_IF_ERROR(missing[0].table->broken());
+  for (const Missing& one : missing) MT_RETURN_IF_ERROR(one.table->broken());
   for (size_t m = 0; m < members; ++m) {
     if (members_[m].op == nullptr) continue;
     members_[m].op->counted->used_pins = counts_[m].used_pins;

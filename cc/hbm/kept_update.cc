@@ -62,6 +62,7 @@ void HbmTable::KeptUpdate::Note(const Status& launched) {
 }
 
 Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const float* grads, const std::vector<int64_t>& counts) {
+  MT_RETURN_IF_ERROR(table_->rows_below_.Retry());  // a key may be pending by now
   std::vector<int64_t> keys;
   for (const Operation::Absent& one : op_->absent) keys.push_back(one.key);
   ApplyRequest below = request;

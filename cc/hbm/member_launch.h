@@ -11,6 +11,9 @@
 
 namespace multitier::hbm {
 
+// Kernels step by as many items as they have threads: numbers of 32 bits must not wrap.
+constexpr uint64_t kMostItems = UINT32_MAX - (1u << 20);
+
 // items: of one member. on_device: where the members will be.
 template <typename Member, typename Args>
 Status DescribeLaunch(Upload* upload, const std::vector<Member>& members, const Member* on_device,
@@ -19,8 +22,8 @@ Status DescribeLaunch(Upload* upload, const std::vector<Member>& members, const 
   uint64_t end = 0;
   for (const Member& member : members) {
     end += items(member);
-    if (end > UINT32_MAX) {
-      return InvalidArgumentError("a group of ", members.size(), " members: expected at most ", UINT32_MAX,
+    if (end > kMostItems) {
+      return InvalidArgumentError("a group of ", members.size(), " members: expected at most ", kMostItems,
                                   " rows and keys, found more");
     }
     ends.push_back(static_cast<uint32_t>(end));

@@ -98,10 +98,11 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
   MT_RETURN_IF_ERROR(backward.Describe(gradients, /*given_values=*/false, &upload));
   Status first;
   std::vector<size_t> others;
+  std::vector<Filtered> filtered;
   for (size_t i = 0; i < updates.size(); ++i) {
     const Member& member = members[static_cast<size_t>(updates[i]->member)];
     if (!member.op->absent.empty()) {
-      left->filtered.push_back(Filtered{&member, sums[i], updates[i]->request});
+      filtered.push_back(Filtered{&member, sums[i], updates[i]->request});
       continue;
     }
     Result<std::shared_ptr<Kept>> begun = member.output->table()->BeginUpdate(member.op, updates[i]->request);
@@ -118,6 +119,7 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
   const std::vector<RuleLaunch> launches = DescribeByRule(kept.updates, &upload);
   MT_RETURN_IF_ERROR(Repeated([&] { return upload.Send(queue); }));
   MT_RETURN_IF_ERROR(Repeated([&] { return backward.Enqueue(queue->stream(), kernels); }));
+  left->filtered = std::move(filtered);  // their sums are enqueued
   for (const size_t i : others) {
     const Member& member = members[static_cast<size_t>(updates[i]->member)];
     const Status status = Remain(member, updates[i]->request, sums[i], &left->remaining);

@@ -245,6 +245,37 @@ TEST(GroupMisses, AKeyThatWasAbsentIsUpdatedWhereItIsNow) {
   }
 }
 
+// Kernels whose gradients fail for good.
+const device::DeviceKernels& WithoutGradients() {
+  static const device::DeviceKernels kernels = [] {
+    device::DeviceKernels made = device::EmulatedKernels();
+    made.gradients = [](device::Stream, const device::GradientArgs&) -> Status { return InternalError("no gradients"); };
+    return made;
+  }();
+  return kernels;
+}
+
+TEST(GroupMisses, WithoutSumsNoKeyIsTrained) {
+  const auto device = std::make_shared<device::EmulatedDevice>(device::EmulatedDevice::Options(), &WithoutGradients());
+  DeviceCaller caller(device);
+  std::vector<std::unique_ptr<HbmTable>> tables;
+  std::vector<DeviceMember> members;
+  std::vector<DeviceUpdate> updates;
+  const Training training = Sgd({1, 2, 3}, 1.0f, kDim);
+  for (int t = 0; t < 2; ++t) {
+    TableOptions options = Filtering(TieredOptions(kDim, 8, std::make_shared<MemoryTier>()), AdmitsAfter(2));
+    tables.push_back(MakeHbmTable(std::move(options), 16, device));
+    members.push_back(caller.Plain(tables.back().get(), training.keys));
+    updates.push_back(caller.UpdateOf(training, t));
+  }
+  for (int i = 0; i < 3; ++i) {  // the second one would admit the keys
+    DevicePlan plan;
+    MT_ASSERT_OK(caller.Lookup(members, &plan));
+    EXPECT_EQ(caller.Update(plan, updates).message(), "no gradients");
+  }
+  for (const auto& table : tables) EXPECT_EQ(table->TotalCount(), 0);
+}
+
 // More misses than come down with the numbers, and then more victims.
 TEST(GroupMisses, ManyMissesAndVictimsComeDownToo) {
   constexpr int64_t kKeys = 4500;  // of each table
