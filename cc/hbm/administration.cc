@@ -80,6 +80,10 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   if (!found.keys.empty()) {
     ForgetListed(&op, found.list);
     MT_RETURN_IF_ERROR(broken());
+    // Provisional rows left, too, and had not been counted.
+    surely_in_hbm_ += std::count_if(found.headers.begin(), found.headers.end(), [](const device::DeviceRowHeader& header) {
+      return (header.flags & device::kRowProvisional) != 0;
+    });
   }
   for (size_t i = 0; i < found.keys.size(); ++i) {
     if ((found.headers[i].flags & device::kRowNew) != 0) created_here.push_back(found.keys[i]);

@@ -63,6 +63,7 @@
 // initial value is a function of the key (device::Birth), a kernel then makes the rows of new keys, and neither the table below
 // nor a wait is needed:
 //   - surely_in_hbm_ counts the rows in HBM, rather too few than too many. If it is TotalCount, every row is there.
+//   - A provisional row that leaves for another one counts as a row: then none is born until the table is cleared.
 //   - There must be a free place for each key of the batch: no row leaves for a row that is born.
 //   - Whether keys are new is known only after "find", and births are enqueued before. So they are if the operation before had
 //     new keys (expects_new_keys_).

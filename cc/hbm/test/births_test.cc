@@ -175,6 +175,9 @@ TEST(Births, KeysOfTableThatHasRowsElsewhereAreLookedForBelow) {
   EXPECT_FALSE(newborn.Bears(Range(40, 60)));
   newborn.Step(Sgd({501}, 1.0f, 40));  // now all rows are in HBM
   EXPECT_TRUE(newborn.Bears(Range(60, 80)));
+  DevicePlan plan;
+  newborn.caller.LookupAll(newborn.table.get(), {29, 3000, 3001}, &plan);  // provisional rows, which no update follows
+  MT_ASSERT_OK(newborn.table->Remove(std::vector<int64_t>{3000, 3001, 3002}, nullptr));
   MT_ASSERT_OK(newborn.table->Remove(Range(0, 30), nullptr));
   MT_ASSERT_OK(newborn.plain->Remove(Range(0, 30), nullptr));
   EXPECT_TRUE(newborn.Bears(Range(0, 20)));  // they are as new
