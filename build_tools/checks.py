@@ -120,7 +120,7 @@ def uses_locks(path):
     if (
         path.startswith(_NOT_ENGINE)
         or not path.endswith(".cc")
-        or path.endswith(("_test.cc", "_benchmark.cc"))
+        or path.endswith(("_test.cc", "_benchmark.cc", ".cu.cc"))  # clang here knows no CUDA
     ):
         return False
     with open(os.path.join(ROOT, path), encoding="utf-8") as source:
