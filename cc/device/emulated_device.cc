@@ -47,10 +47,20 @@ class HiddenLock {
   simt::IgnoreAccesses ignore_;  // of the host; streams run on fibers of their own
 };
 
+// Each record has a number, and who waits, waits for that of the last call before: streams may come to the records of one
+// event in another order than that of the calls.
 struct EmulatedEvent {
-  int64_t recorded = 0, happened = 0;  // how often
-  timespec time{};                     // when it happened last
-  char order;                          // an address, for TSan
+  struct Record {
+    int64_t number;
+  };
+  bool HasHappened(int64_t number) const {
+    return std::none_of(ahead.begin(), ahead.end(), [&](const Record& one) { return one.number == number; });
+  }
+
+  int64_t recorded = 0;       // the last record's number
+  std::vector<Record> ahead;  // that no stream has come to
+  timespec time{};            // when it happened last
+  char order;                 // an address, for TSan
 };
 
 struct Operation {
@@ -68,7 +78,7 @@ struct Operation {
   int bits = 0;             // of a sort
   void* scratch = nullptr;  // of a sort: as many bytes
   EmulatedEvent* event = nullptr;
-  int64_t times = 0;       // of a wait: how often the event must have happened
+  int64_t number = 0;      // of a record; of a wait: the record to wait for
   char* order = nullptr;   // what the host did before it enqueued this: owned
   bool late = false;       // of a copy
   bool overtaken = false;  // of a late copy
@@ -167,7 +177,7 @@ bool EmulatedDevice::State::AdvanceOne(bool late_copies) {
     EmulatedStream* stream = streams[(first + i) % n];
     if (stream->queue.empty()) continue;
     const Operation& next = stream->queue.front();
-    if (next.kind == Operation::kWait && next.event->happened < next.times) continue;
+    if (next.kind == Operation::kWait && !next.event->HasHappened(next.number)) continue;
     if (next.late && !late_copies) continue;
     for (size_t other_at = 0; options.late_copies > 0 && other_at < n; ++other_at) {
       EmulatedStream* const other = streams[other_at];
@@ -204,7 +214,12 @@ void EmulatedDevice::State::Execute(EmulatedStream* stream, const Operation& ope
       break;
     case Operation::kRecord:
       simt::Release(&operation.event->order);
-      ++operation.event->happened;
+      for (size_t i = 0; i < operation.event->ahead.size(); ++i) {
+        if (operation.event->ahead[i].number != operation.number) continue;
+        operation.event->ahead[i] = operation.event->ahead.back();
+        operation.event->ahead.pop_back();
+        break;
+      }
       syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &operation.event->time);  // TSan sees what clock_gettime writes
       break;
     case Operation::kWait:
@@ -362,7 +377,7 @@ Result<Event> EmulatedDevice::NewEvent() {
 
 void EmulatedDevice::Delete(Event event) {
   HiddenLock lock(&state_->mutex);
-  if (Get(event)->happened < Get(event)->recorded) simt::Fail("an event is deleted before it happened");
+  if (!Get(event)->ahead.empty()) simt::Fail("an event is deleted before it happened");
   state_->deleted.push_back(Get(event));
 }
 
@@ -371,7 +386,8 @@ Status EmulatedDevice::Record(Stream stream, Event event) {
   if (state_->FailsNow()) return Injected("Record");
   Operation operation(Operation::kRecord);
   operation.event = Get(event);
-  ++operation.event->recorded;
+  operation.number = ++operation.event->recorded;
+  operation.event->ahead.push_back({operation.number});
   state_->Push(Get(stream), operation);
   return OkStatus();
 }
@@ -381,7 +397,7 @@ Status EmulatedDevice::Wait(Stream stream, Event event) {
   if (state_->FailsNow()) return Injected("Wait");
   Operation operation(Operation::kWait);
   operation.event = Get(event);
-  operation.times = operation.event->recorded;
+  operation.number = operation.event->recorded;
   state_->Push(Get(stream), operation);
   return OkStatus();
 }
@@ -390,8 +406,8 @@ Result<bool> EmulatedDevice::Happened(Event event) {
   HiddenLock lock(&state_->mutex);
   if (state_->FailsNow()) return Injected("Happened");
   EmulatedEvent* const e = Get(event);
-  if (e->happened < e->recorded) state_->Advance();
-  if (e->happened < e->recorded) return false;
+  if (!e->HasHappened(e->recorded)) state_->Advance();
+  if (!e->HasHappened(e->recorded)) return false;
   simt::Acquire(&e->order);
   return true;
 }

@@ -192,6 +192,27 @@ TEST(EmulatedDeviceTest, ALateCopyIsOvertakenByEveryStreamThatDoesNotWaitForIt) 
   }
 }
 
+// Of two streams that record one event, the later one may come to its record first.
+TEST(EmulatedDeviceTest, AWaitIsForTheRecordBeforeIt) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    auto device = NewDevice(seed);
+    const Stream first = *device->NewStream(), second = *device->NewStream(), waits = *device->NewStream();
+    const Event event = *device->NewEvent();
+    const Buffer memory = *Buffer::OnDevice(device, kBytes), pinned = *Buffer::Pinned(device, kBytes);
+    ASSERT_TRUE(device->Fill(first, memory.as<void>(), 0, kBytes).ok());
+    ASSERT_TRUE(device->Fill(first, memory.as<void>(), 1, kBytes).ok());
+    ASSERT_TRUE(device->Record(first, event).ok());
+    ASSERT_TRUE(device->Wait(waits, event).ok());
+    ASSERT_TRUE(device->Copy(waits, pinned.as<void>(), memory.as<void>(), kBytes).ok());
+    ASSERT_TRUE(device->Record(second, event).ok());
+    ASSERT_TRUE(device->Synchronize(waits).ok());
+    EXPECT_EQ(pinned.as<char>()[0], 1) << seed;
+    for (const Stream stream : {first, second}) ASSERT_TRUE(device->Synchronize(stream).ok());
+    device->Delete(event);
+    for (const Stream stream : {first, second, waits}) device->Delete(stream);
+  }
+}
+
 TEST(EmulatedDeviceTest, AnEventThatWasNeverRecordedHasHappened) {
   auto device = NewDevice();
   const Event event = *device->NewEvent();
