@@ -196,10 +196,11 @@ except tf.errors.UnavailableError:
 def test_a_worker_and_a_server_that_are_killed(tmp_path):
     arguments = ("--workers=3", "--ps=2", "--max_restarts=9")
     lines, ends = launch(tmp_path, PROGRAM + KILLED, *arguments)
-    (name, one, two), restored, trained = (line.split() for line in lines["chief 0"])
+    # A chief that starts again before the server has, ends again: it restores more than once.
+    (name, one, two), *restored, trained = (line.split() for line in lines["chief 0"])
     # The step that the worker had in hand is run again: it may count twice.
     assert name == "worker" and 40 <= int(one) <= 41 and int(two) == 2 * int(one)
-    assert restored == ["restored", "20", "40", "1", "22", "20"]
+    assert restored and all(line == ["restored", "20", "40", "1", "22", "20"] for line in restored)
     assert trained == ["trained", "40", "80", "1", "42"]
     failed = {line.split()[1] + line.split()[2] for line in ends if "ended with" in line}
     assert failed == {"worker0", "ps1", "chief0"}
