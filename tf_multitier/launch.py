@@ -187,12 +187,17 @@ class _Process:
             *lines, begun = (begun + data).split(b"\n")
             if begun and (not data or len(begun) > _LONGEST_LINE):
                 lines, begun = [*lines, begun], b""
-            out.write(b"".join(b"[%s] %s\n" % (self.name.encode(), line) for line in lines))
-            out.flush()
+            self._print(out, lines)
             self._pipes[pipe] = (out, begun)
         if not data:
             self._close(pipe)
         return bool(data)
+
+    def _print(self, out, lines):
+        """Prints whole lines. Not with out.write: CPython loses the rest of a write that a signal interrupts."""
+        left = b"".join(b"[%s] %s\n" % (self.name.encode(), line) for line in lines)
+        while left:
+            left = left[os.write(out.fileno(), left) :]
 
     def _close(self, pipe):
         self._selector.unregister(pipe)
@@ -224,7 +229,7 @@ class _Process:
             if pipe in self._pipes:  # a process of another group has it
                 out, begun = self._pipes[pipe]
                 if begun:
-                    out.write(b"[%s] %s\n" % (self.name.encode(), begun))
+                    self._print(out, [begun])
                 self._close(pipe)
         self._process.wait()
         self._process = None

@@ -1,6 +1,7 @@
 """python3 -m tf_multitier.launch: the tasks of a cluster, their output, their ends and restarts. Programs here use no TensorFlow."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 
 import pytest
 from paths import ROOT
@@ -281,6 +283,18 @@ os.write(1, b"z" * 200_000)
     assert status == 0 and output[0] == "[worker 0] ab"
     pieces = [line.removeprefix("[worker 0] ") for line in output[1:]]
     assert "".join(pieces) == "c" + "z" * 200_000 and 1 < len(pieces) < 6
+
+
+def test_no_byte_is_lost_to_a_signal_while_the_reader_is_slow(launcher):
+    launched = launcher('os.write(1, b"z" * 200_000)', "--workers=1")
+    full, there = fcntl.fcntl(launched.stdout, fcntl.F_GETPIPE_SZ), b"\0" * 4
+    while int.from_bytes(there, sys.byteorder) < full:
+        there = fcntl.ioctl(launched.stdout, termios.FIONREAD, there)
+    for _ in range(20):  # it writes by now, and waits for us
+        launched.send_signal(signal.SIGCHLD)
+        select.select([], [], [], 0.01)
+    status, output, _ = done(launched)
+    assert status == 0 and "".join(output).replace("[worker 0] ", "") == "z" * 200_000
 
 
 @pytest.mark.parametrize(
