@@ -142,7 +142,7 @@ Status HbmTable::BearBelow(Operation* op) {
   return OkStatus();
 }
 
-// Under a filter, or in a table that drops rows: an apply of the table below for the keys that have no row. Counts of the
+// If new_keys_below_: an apply of the table below for the keys that have no row. Counts of the
 // others go into a Bloom filter first, since counters are shared.
 Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gradients& gradients, bool noted,
                             int64_t* version, size_t* trained_below) {

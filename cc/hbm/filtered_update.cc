@@ -1,6 +1,6 @@
-// Updates of a plan under a filter. Keys without a row are those that the lookup found absent: the table below trains them,
-// then the rows of the others are updated where the plan says. Absent keys alone are looked for again, since another operation
-// may have brought one up; then all keys of that update are.
+// Updates of a plan where the table below trains new keys (under a filter, or OnFull::kRefuse). Keys without a row are those
+// that the lookup found absent: the table below trains them, then the rows of the others are updated where the plan says.
+// Absent keys alone are looked for again, since another operation may have brought one up; then all keys of that update are.
 
 #include <algorithm>
 #include <set>

@@ -72,7 +72,7 @@ class GroupFind {
     bool places = false;       // some of them get rows of the table
     bool provisional = false;  // those of absent keys, too
     uint32_t absent = 0;
-    std::vector<uint32_t> filtered = {};  // places among its misses of keys that a filter has not admitted; for the update
+    std::vector<uint32_t> filtered = {};  // places among its misses of keys that the table below trains; for the update
   };
   class FreeTurns;
 

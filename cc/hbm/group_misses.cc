@@ -72,13 +72,13 @@ Status GroupFind::CopyOut(std::vector<Missing>* missing) MT_NO_THREAD_SAFETY_ANA
     table->ReleasePinsInTime();
     one.op->may_ask = table->grows_;
     if (table->AsksForRows(one.op, /*creates=*/false)) continue;
-    const bool filters =
-        training_ && table->filters_ && !table->drops_ && table->options().filter.kind != AdmissionKind::kBloom;
+    const bool below_trains =
+        training_ && table->new_keys_below_ && !table->drops_ && table->options().filter.kind != AdmissionKind::kBloom;
     for (uint32_t r = 0; r < one.misses; ++r) {
       const auto* header = reinterpret_cast<const DeviceRowHeader*>(one.op->staged_below + r * one.stride);
       if ((header->flags & device::kRowProvisional) == 0) continue;
       ++one.absent;
-      if (filters) one.filtered.push_back(r);
+      if (below_trains) one.filtered.push_back(r);
     }
     filters_ = filters_ || !one.filtered.empty();
     // A table that grows keeps provisional rows only where no row has to leave for them.

@@ -118,7 +118,7 @@ Status HbmTable::Grow(uint64_t rows) {
     return ResourceExhaustedError("table '", options().name, "': tier hbm: expected room for ", rows, " rows (",
                                   rows * row_bytes, " bytes), found a size of ", budget_.text(), ", which holds ", most,
                                   ": remove or expire keys, or use a larger storage_size or storage_rows (OneEmbedding: "
-                                  "capacity), a tier below, an admission filter, or drop_coldest=True");
+                                  "capacity), a tier below, an admission filter, drop_coldest=True, or on_full='warn'");
   }
   const uint64_t wanted = std::min(most, std::max(rows, 2 * capacity));
   bool moved = false;

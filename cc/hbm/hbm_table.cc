@@ -39,7 +39,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       filters_(!below_->options().filter.admits_all()),
       bounded_below_(LastTierHasSize(below_->options())),
       drops_(below_->options().drop_coldest),
-      new_keys_below_(filters_ || drops_),
+      new_keys_below_(filters_ || drops_ || below_->options().on_full == OnFull::kRefuse),
       keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation) &&
                          !below_->absent_values().have_tables()),
       pid_(getpid()),
@@ -59,10 +59,6 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   if (below->options().value_dtype != DType::kFloat32) {
     return InvalidArgumentError(name, "value_dtype: expected float32 with HBM, found ",
                                 DTypeName(below->options().value_dtype));
-  }
-  if (below->options().on_full != OnFull::kError) {
-    return InvalidArgumentError(name,
-                                "on_full warn expects a table without HBM: an update in HBM trains every key of its batch");
   }
   MT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceQueue> queue, DeviceQueue::Of(options.device));
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(queue), std::move(below)));

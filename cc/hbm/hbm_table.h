@@ -40,9 +40,10 @@
 //   - A scan holds the turn. So it sees no row between its creation below and its update.
 // If the last tier has no size, a row gets its place below when it is handed down.
 //
-// Full tables. If the table below drops its coldest rows to make room (drops_), it decides which keys have rows, and trains the
-// keys that have none, as under a filter. It must then know the rows in HBM as they are, and no operation may use a row that it
-// drops. So an apply with new keys closes the gate and runs alone (Operation::asks_alone):
+// Full tables. If the table below gives new keys no row when it is full (OnFull::kRefuse), it trains the keys without a row, as
+// under a filter. If it drops its coldest rows to make room (drops_), it trains them, too, but must then know the rows in HBM
+// as they are, and no operation may use a row that it drops. So an apply with new keys closes the gate and runs alone
+// (Operation::asks_alone):
 //   1. It trains the rows that are there.
 //   2. It hands all changed rows down.
 //   3. The table below trains the new keys, and refuses and drops what it would without HBM.

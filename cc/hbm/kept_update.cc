@@ -55,7 +55,8 @@ void HbmTable::KeptUpdate::Note(const Status& launched) {
   if (!launched.ok()) return table_->Break(launched);
   const auto absent = static_cast<int64_t>(op_->absent.size()), found = int64_t{args.max_keys} - absent;
   table_->maybe_dirty_ = true;
-  table_->last_refused_ = table_->last_dropped_ = 0;
+  table_->last_refused_ = refused_;
+  table_->last_dropped_ = 0;
   table_->hits_ += found;
   table_->misses_ += absent;
   table_->updates_ += found;
@@ -71,6 +72,7 @@ Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const floa
   below.grads = grads;
   below.distinct = true;
   below.version_set = &args.version;
+  below.refused = &refused_;
   return table_->below_->Apply(below);
 }
 

@@ -76,6 +76,7 @@ class HbmTable::KeptUpdate {
   HbmTable* const table_;
   std::optional<MaybeInsideGate> inside_;
   std::shared_ptr<Operation> op_;
+  int64_t refused_ = 0;  // of its absent keys
   uint64_t number_ = 0;  // 0: it has not begun, or has ended
 };
 

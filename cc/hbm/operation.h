@@ -128,7 +128,7 @@ class HbmTable::Operation {
   uint64_t epoch = 0;       // of the table when the rows were found
   bool complete = false;    // each key has a row of the table
   uint64_t can_create = 0;  // the most rows that an update creates of those
-  // Of a group's lookup under a filter: keys without a row, which the table below trains. Then `complete` is said of the
+  // Of a group's lookup, if new_keys_below_: keys without a row, which the table below trains. Then `complete` is said of the
   // others.
   struct Absent {
     int64_t key;

@@ -305,7 +305,7 @@ struct Record<Options> {
          {},
          "What an update does with new keys when the last tier is full. \"error\": it fails with ResourceExhausted and changes "
          "nothing. \"warn\": they get no row and their gradients are not used; a warning is logged once, and `refused` in the "
-         "statistics counts them. \"drop\": as drop_coldest=True. \"warn\" not with HBM."},
+         "statistics counts them. \"drop\": as drop_coldest=True."},
         {"dropped",
          MT_FIELD(Options, dropped),
          kBoth,

@@ -171,7 +171,6 @@ TEST(OptionsTest, ImpossibleCombinationsAreRefusedByName) {
            StrCat("keep: expected a storage_type whose last tier is SSDHASH, found ", type));
   }
   expect("DRAM_SSDHASH", R"("storage_path": "")", invalid, "storage_path: expected it once");
-  expect("HBM", R"("on_full": "warn")", invalid, "on_full warn: expected a storage_type without HBM, found HBM");
   expect("DRAM_SSDHASH", R"("in_place": true)", invalid, "in_place: expected a variable with read_only");
   expect("DRAM_LEVELDB", R"("in_place": true, "read_only": true)", unimplemented, "one process at a time");
   EXPECT_THAT(ParseOptions(R"({"version": 1, "storage_type": "SSDHASH"})", kInVariable).status().message(),

@@ -117,11 +117,6 @@ Status ValidateTableOptions(const Options& o) {
 namespace {
 
 Status ValidateHbm(const Options& o) {
-  const std::string expected = StrCat("expected a storage_type without HBM, found ", o.storage_type);
-  if (o.on_full == OnFull::kRefuse) {
-    return InvalidArgumentError("on_full warn: ", expected,
-                                ": an update in HBM trains every key of its batch; use on_full error or drop");
-  }
   if (o.value_dtype != DType::kFloat32) {
     return InvalidArgumentError("value_dtype: expected float32 with storage_type ", o.storage_type, ", found ",
                                 DTypeName(o.value_dtype), ": rows in HBM are float32");

@@ -132,7 +132,7 @@ std::vector<LowerTierOptions> BudgetsOf(const Options& options, size_t tiers) {
 }
 
 // Sets the options of HBM, and takes it out of the tiers. HBM alone: every row stays in HBM, and the host has copies, in DRAM
-// without a bound; in a table that drops rows, DRAM has the size of HBM.
+// without a bound; in a table that drops rows or refuses new ones, DRAM has the size of HBM.
 Status TakeHbm(const Opening& opening, TableOptions* options, std::vector<std::string>* names,
                std::vector<LowerTierOptions>* budgets) {
   options->above = nullptr;
@@ -145,7 +145,8 @@ Status TakeHbm(const Opening& opening, TableOptions* options, std::vector<std::s
   budgets->erase(budgets->begin());
   if (alone) {
     *names = {"DRAM"};
-    *budgets = {options->drop_coldest ? size : LowerTierOptions()};
+    const bool has_size = options->drop_coldest || options->on_full == OnFull::kRefuse;
+    *budgets = {has_size ? size : LowerTierOptions()};
   }
   return OkStatus();
 }

@@ -42,7 +42,7 @@ TEST(Growth, AFullTableRefusesNewRowsAndTrainsTheOthers) {
   EXPECT_EQ(full.message(),
             "table 't': tier hbm: expected room for 11 rows (176 bytes), found a size of 160 bytes, which holds 10: remove or "
             "expire keys, or use a larger storage_size or storage_rows (OneEmbedding: capacity), a tier below, an admission "
-            "filter, or drop_coldest=True");
+            "filter, drop_coldest=True, or on_full='warn'");
   EXPECT_EQ(table->TotalCount(), 9);
   MT_ASSERT_OK(Train(Sgd(Range(0, 10), 1.0f, kDim), table.get()));
   std::vector<int64_t> frequencies(11);

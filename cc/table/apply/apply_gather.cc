@@ -253,9 +253,8 @@ Status ApplyOperation::NoRoom(const std::string& where, uint64_t rows, uint64_t 
   return ResourceExhaustedError(
       "table '", base_.options.name, "': ", where, " ", rows, " of ", most, " rows (", most * base_.layout()->row_bytes(),
       " bytes); no room for ", n,
-      " more: remove or expire keys, or use a larger storage_size or storage_rows (OneEmbedding: capacity), a tier below, ",
-      base_.options.is_below ? "an admission filter, or drop_coldest=True"
-                             : "an admission filter, drop_coldest=True, or on_full='warn'");
+      " more: remove or expire keys, or use a larger storage_size or storage_rows (OneEmbedding: capacity), a tier below, an "
+      "admission filter, drop_coldest=True, or on_full='warn'");
 }
 
 Status ApplyOperation::TakeRoom(Shard::Locked& lock, size_t n, size_t* taken) {

@@ -1,7 +1,8 @@
 // DeviceCall: a running op with inputs and outputs in device memory: the variables that it uses, and its stream.
 //
 //   Add         a variable; the first one opens the stream
-//   Finisher    what the engine calls when the rest of the work is enqueued: sets the op's status and ends the op
+//   Finisher    what the engine calls when the rest of the work is enqueued: sets the op's status and ends the op. Says which
+//               variables are full (VariableState::WarnOfRefused)
 //   End         ends the op at once, with an error
 //
 // Owns its variables until the op is done. Releases them before it tells TensorFlow: a session that is closed next closes its
@@ -50,6 +51,9 @@ class DeviceCall {
   static hbm::Done Finisher(std::shared_ptr<DeviceCall> call) {
     return [call = std::move(call)](Status status) {
       const Status finished = call->stream_->Finish();
+      for (const auto& state : call->states_) {
+        if (state->table->options().on_full == OnFull::kRefuse) state->WarnOfRefused(state->table->LastUpdate().refused);
+      }
       call->End(ToAbsl(status.ok() ? finished : status));
     };
   }

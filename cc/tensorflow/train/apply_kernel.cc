@@ -24,14 +24,6 @@
 namespace multitier {
 namespace {
 
-// Logs once that new keys of a variable with on_full='warn' got no row.
-void WarnOfRefused(VariableState* state, int64_t refused) {
-  const TableOptions& options = state->table->options();
-  if (refused == 0 || options.on_full != OnFull::kRefuse || state->warned_full.exchange(true)) return;
-  LOG(WARNING) << StrCat("embedding variable '", options.name, "' is full with ", state->table->TotalCount(),
-                         " rows: ", refused, " new keys of an update got no row; `refused` in the statistics counts them");
-}
-
 // InvalidArgument if a key is none of the variable's type. Lookups give no such key; a gradient that a program makes may.
 absl::Status CheckKeys(const VariableState& state, Span<const int64_t> keys) {
   if (state.table->options().key_dtype != KeyType::kUint32) return absl::OkStatus();
@@ -65,7 +57,7 @@ class ApplyKernel : public OpKernel {
     int64_t refused = 0;
     request.refused = &refused;
     OP_REQUIRES_OK(context, ToAbsl(state->table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor)));
-    WarnOfRefused(state.get(), refused);
+    state->WarnOfRefused(refused);
   }
 
  private:
@@ -121,7 +113,7 @@ class GroupApplyKernel : public OpKernel {
     gradients.strides = strides;
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(UpdateGroup(kept->plan, gradients, &updates, &executor)));
-    for (size_t i = 0; i < attrs_.units.size(); ++i) WarnOfRefused(states[i].get(), refused[i]);
+    for (size_t i = 0; i < attrs_.units.size(); ++i) states[i]->WarnOfRefused(refused[i]);
   }
 
  private:

@@ -115,6 +115,13 @@ absl::Status VariableOptions::MakeStateOf(const Opening& its_opening, const std:
 
 VariableState::VariableState() : pid(::getpid()) {}
 
+void VariableState::WarnOfRefused(int64_t refused) {
+  const TableOptions& options = table->options();
+  if (refused == 0 || options.on_full != OnFull::kRefuse || warned_full.exchange(true)) return;
+  LOG(WARNING) << StrCat("embedding variable '", options.name, "' is full with ", table->TotalCount(), " rows: ", refused,
+                         " new keys of an update got no row; `refused` in the statistics counts them");
+}
+
 namespace {
 
 // Writes the rows that are above the external storage of a table to it. Logs an error.

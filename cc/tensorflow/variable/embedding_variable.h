@@ -50,13 +50,16 @@ struct VariableState {
   VariableState(const VariableState&) = delete;
   VariableState& operator=(const VariableState&) = delete;
 
+  // Logs once that new keys got no row (OnFull::kRefuse).
+  void WarnOfRefused(int64_t refused);
+
   std::unique_ptr<KeptTable> kept;  // null unless the table's files are kept; deleted after the table
   std::shared_ptr<EmbeddingTable> table;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
-  std::atomic<bool> warned_full{false};  // that new keys got no row (OnFull::kRefuse)
-  bool read_only = false;                // its rows never change; other variables may share it (shared_tables.h)
-  const pid_t pid;                       // of the process that made it
+  std::atomic<bool> warned_full{false};
+  bool read_only = false;  // its rows never change; other variables may share it (shared_tables.h)
+  const pid_t pid;         // of the process that made it
   // A variable has it, and no other has taken its place: then its rows are those of its external storage.
   std::atomic<bool> in_variable{false};
 };
