@@ -1,6 +1,6 @@
 """Every name of DeepRec's documentation, and a few lines that use it as a program does: test_deeprec_names.py runs them.
 
-The table of docs/deeprec_names.md has the outcome of each ("works", "no effect" or "refused") and its note for users. `PRELUDE` comes before
+docs/deeprec_names.md has the outcome of each ("works", "no effect" or "refused") and its note for users. `PRELUDE` comes before
 each use, in a graph of its own.
 """
 

@@ -1,4 +1,4 @@
-"""The table of docs/deeprec_names.md, name by name. The test uses each name as a program does and expects the outcome in the table."""
+"""The names of docs/deeprec_names.md, one by one. The test uses each name as a program does and expects the outcome on the page."""
 
 import json
 import os
@@ -32,16 +32,26 @@ json.dump(found, open("found.json", "w"))
 
 
 def _rows():
-    """{name: (outcome, text)} of the table."""
+    """{name: (outcome, text)} of the lists and the table."""
     with open(os.path.join(ROOT, "docs/deeprec_names.md"), encoding="utf-8") as file:
         section = file.read().split("\n## Every name\n")[1].split("\n## ")[0]
+    found = []
+    lists = re.findall(
+        r"^\*\*(Works|No effect)\*\* [^`]*: (.*?)\.\n\n", section, re.MULTILINE | re.DOTALL
+    )
+    assert len(lists) == 2, "a list that has another form"
+    for outcome, names in lists:
+        found += [(name, outcome.lower(), "") for name in re.findall(r"`([^`]+)`", names)]
     rows = re.findall(
-        r"^\| `(.+?)` \| (works|no effect|refused) \| (.*?) ?\|$", section, re.MULTILINE
+        r"^\| (`.+?`) \| (works|no effect|refused) \| (.*?) ?\|$", section, re.MULTILINE
     )
     assert len(rows) == len([line for line in section.splitlines() if line.startswith("| `")]), (
         "a row that has another form"
     )
-    return {name: (outcome, text) for name, outcome, text in rows}
+    for names, outcome, text in rows:
+        found += [(name, outcome, text) for name in re.findall(r"`([^`]+)`", names)]
+    assert len(found) == len({name for name, _, _ in found}), "a name that is there twice"
+    return {name: (outcome, text) for name, outcome, text in found}
 
 
 ROWS = _rows()
@@ -59,7 +69,7 @@ def found(tmp_path_factory):
     return json.loads((directory / "found.json").read_text())
 
 
-def test_the_table_has_every_name_once():
+def test_the_page_has_every_name_once():
     assert sorted(ROWS) == sorted(deeprec_names.NAMES)
 
 
