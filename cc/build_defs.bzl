@@ -144,6 +144,7 @@ def mt_cc_test(
         size = "small",
         tags = [],
         copts = [],
+        linkopts = [],
         args = [],
         data = [],
         shard_count = None,
@@ -158,6 +159,7 @@ def mt_cc_test(
       size: small (1 minute), medium (5), large (15): Bazel's limits.
       tags: `no_asan`, `no_tsan`: not under that sanitizer. `exclusive`: alone on the machine.
       copts: flags of this test alone.
+      linkopts: of its link.
       args: arguments of the binary.
       data: files it reads.
       shard_count: number of processes to split its cases over.
@@ -177,6 +179,7 @@ def mt_cc_test(
         timeout = timeout,
         srcs = _sources(name, srcs, units),
         copts = _TEST_COPTS + copts,
+        linkopts = linkopts,
         args = args,
         data = data,
         linkstatic = True,

@@ -1,10 +1,12 @@
 #include "cc/env/batch_reader.h"
 
 #include <gtest/gtest.h>
+#include <liburing.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -15,6 +17,38 @@
 #include "cc/env/memory_env.h"
 
 namespace multitier::batch_reader_test {
+namespace {
+
+// What the calls of io_uring do.
+struct RingFaults {
+  std::atomic<int> submissions_to_fail{0};
+  std::atomic<int> error{0};
+  std::atomic<uint32_t> spoil_every{0};  // completions; 0: none
+  std::atomic<bool> spoiled_is_short{false};
+  std::atomic<int> submissions{0}, spoiled{0};
+} faults;
+
+}  // namespace
+
+extern "C" int __real_io_uring_submit_and_wait(io_uring* ring, unsigned n);
+extern "C" int __wrap_io_uring_submit_and_wait(io_uring* ring, unsigned n) {
+  ++faults.submissions;
+  if (faults.submissions_to_fail > 0 && faults.submissions_to_fail-- > 0) return -faults.error;
+  return __real_io_uring_submit_and_wait(ring, n);
+}
+
+extern "C" unsigned __real_io_uring_peek_batch_cqe(io_uring* ring, io_uring_cqe** found, unsigned most);
+extern "C" unsigned __wrap_io_uring_peek_batch_cqe(io_uring* ring, io_uring_cqe** found, unsigned most) {
+  static std::atomic<uint32_t> seen{0};
+  const unsigned n = __real_io_uring_peek_batch_cqe(ring, found, most);
+  for (unsigned i = 0; i < n && faults.spoil_every > 0; ++i) {
+    if (++seen % faults.spoil_every != 0) continue;
+    found[i]->res = faults.spoiled_is_short ? found[i]->res / 2 : -EIO;
+    ++faults.spoiled;
+  }
+  return n;
+}
+
 namespace {
 
 constexpr size_t kBlock = PositionedFile::kDirectAlignment;
@@ -113,6 +147,54 @@ TEST_P(BatchReaderTest, ForkedChildReadsWithItsOwn) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(ReadRandomly(100, 1, 3), 100u);
+}
+
+class RingFaultsTest : public BatchReaderTest {
+ protected:
+  void TearDown() override {
+    faults.submissions_to_fail = 0;
+    faults.spoil_every = 0;
+    BatchReaderTest::TearDown();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RingFaultsTest, testing::Values(BatchReader::Kind::kRing));
+
+TEST_P(RingFaultsTest, ReadsThatFailOrAreShortAreRepeated) {
+  for (const bool is_short : {false, true}) {
+    faults.spoiled_is_short = is_short;
+    faults.spoiled = 0;
+    faults.spoil_every = 3;
+    EXPECT_EQ(ReadRandomly(1000, 9, 1), 1000u);
+    EXPECT_EQ(faults.spoiled, 333);
+    faults.spoil_every = 1;
+    EXPECT_EQ(ReadRandomly(200, 1, 1), 200u);
+  }
+}
+
+TEST_P(RingFaultsTest, RefusedSubmissionsAreTriedAgain) {
+  for (const int error : {EAGAIN, ENOMEM, EINTR}) {
+    faults.error = error;
+    faults.submissions_to_fail = 3;
+    EXPECT_EQ(ReadRandomly(1000, 9, 1), 1000u);
+    EXPECT_LE(faults.submissions_to_fail, 0);
+  }
+  faults.submissions = 0;
+  EXPECT_EQ(ReadRandomly(10, 1, 1), 10u);
+  EXPECT_GT(faults.submissions, 0);
+}
+
+TEST_P(RingFaultsTest, AThreadWhoseRingIsRefusedForGoodReadsWithoutIt) {
+  std::thread([this] {
+    EXPECT_EQ(ReadRandomly(300, 1, 1), 300u);
+    faults.error = EBADF;
+    faults.submissions_to_fail = 1 << 30;
+    EXPECT_EQ(ReadRandomly(1000, 9, 2), 1000u);
+    faults.submissions_to_fail = 0;
+    faults.submissions = 0;
+    EXPECT_EQ(ReadRandomly(300, 1, 3), 300u);
+    EXPECT_EQ(faults.submissions, 0);
+  }).join();
 }
 
 }  // namespace
