@@ -268,3 +268,41 @@ def test_a_save_without_a_rank_that_is_dead_is_an_error(tmp_path):
     begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
     lines, _ = launch(tmp_path, begin + SAVED_ALONE, "--workers=2", seconds=150)
     assert "a save: rank 1 of 2, whose rows it has, is dead" in lines["worker 0"][-1]
+
+
+# A step of rank 1 fails by itself, when a collective waits. Rank 0 begins that step then.
+FAILED = """
+    watch = next(op for op in tf.get_default_graph().get_operations() if op.type == "MultitierWatch")
+    with tf.control_dependencies([watch]):
+        fails = tf.debugging.Assert(tf.equal(ids[0], 0), ["the step of rank 1 fails"])
+    try:
+        os.mkfifo(f"{folder}/failed")
+    except FileExistsError:
+        pass
+    with tf.train.MonitoredTrainingSession() as session:
+        session.run(train, {ids: [1, 2, 3]})
+        if strategy.rank():
+            try:
+                session.run([train, fails], {ids: [1, 2, 3]})
+            except tf.errors.InvalidArgumentError as error:
+                print("error", str(error).replace(chr(10), " "))
+                open(f"{folder}/ended", "w").close()
+        open(f"{folder}/failed", "w" if strategy.rank() else "r").close()  # each waits for the other
+        if not strategy.rank():
+            try:
+                session.run(train, {ids: [1, 2, 3]})
+            except tf.errors.FailedPreconditionError as error:
+                print("error", str(error).replace(chr(10), " "))
+                sys.stdout.flush()
+                os._exit(9)
+
+main()
+"""
+
+
+def test_a_rank_that_ends_after_a_step_of_its_own_failed_ends_the_steps_of_others(tmp_path):
+    begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
+    lines, _ = launch(tmp_path, begin + FAILED, "--workers=2", status=9)
+    assert time.time() - (tmp_path / "ended").stat().st_mtime < 100
+    assert "the step of rank 1 fails" in lines["worker 1"][-1]
+    assert "rank 1 of 2 has ended, and others wait for it in a step" in lines["worker 0"][-1]

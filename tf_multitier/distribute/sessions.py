@@ -187,8 +187,8 @@ def _wait_for_all(world):
     If one waits for this rank in a step, the steps of all end with an error.
     """
     with _progress(world, world.rank, ends=world.rank > 0) as mine:
-        begun, succeeded, _ = mine()
-    if begun <= succeeded:  # else an error has ended a step of all
+        _, succeeded, _, _, is_late = mine()
+    if not is_late:  # else an error has ended a step of all
         _wait_for_others(world, succeeded)
     if world.rank == 0:  # last: the others end when they see it
         with _progress(world, 0, ends=True) as mine:
@@ -203,12 +203,13 @@ def _wait_for_others(world, succeeded):
             contextlib.suppress(tf.errors.OpError),
             _progress(world, rank) as theirs,
         ):  # it has ended
-            begun, _, is_ended = theirs()
-            while not is_ended and begun <= succeeded and time.monotonic() < until:
+            while True:
+                begun, _, is_ended, waiting, _ = theirs()
+                if waiting and begun > succeeded:
+                    return _end(world, others)
+                if is_ended or time.monotonic() > until:
+                    break
                 time.sleep(_PAUSE)
-                begun, _, is_ended = theirs()
-            if begun > succeeded:
-                return _end(world, others)
     return None
 
 
@@ -225,7 +226,7 @@ def _end(world, others):
 
 @contextlib.contextmanager
 def _progress(world, rank, **attrs):
-    """Gives a function: (number of collectives that a rank has begun, of those that succeeded, whether its program has ended)."""
+    """Gives a function: the numbers of the op MultitierProgress in the process of a rank."""
     task = _task(world.devices[rank])
     with tf.Graph().as_default(), tf.device(world.devices[rank]):
         progress = ops.multitier_progress(**attrs)

@@ -354,13 +354,14 @@ REGISTER_OP("MultitierProgress")
     .Attr("error: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
-      context->set_output(0, context->Vector(3));
+      context->set_output(0, context->Vector(5));
       return absl::OkStatus();
     })
     .Doc(R"doc(
 What the process of this device has done.
 
-progress: the number of watches that it has begun, that of those whose collectives succeeded, and 1 if its program has ended.
+progress: the number of watches that it has begun, that of those whose collectives succeeded, 1 if its program has ended, the number
+  of watches that wait, and 1 if a watch has ended its collective.
 ends: the program ends now.
 error: if it is not empty, the collectives that the process still waits for ten seconds later fail with this message.
 )doc");

@@ -61,10 +61,14 @@ class Watches {
     failure_ = message;
     changed_.notify_one();
   }
-  // All watches of the process.
-  int64_t begun() {
+  struct Progress {
+    int64_t begun;  // watches
+    int64_t open;   // those that wait
+    bool late;      // one has ended its collective
+  };
+  Progress progress() {
     const MutexLock lock(mutex_);
-    return next_number_;
+    return {next_number_, static_cast<int64_t>(watched_.size()), late_};
   }
   void End(const Place& place) {
     Watched ended;  // destroyed without the lock
@@ -89,6 +93,7 @@ class Watches {
       const auto now = Clock::now();
       while (!watched_.empty() && watched_.begin()->first.first <= now) {
         auto late = watched_.extract(watched_.begin());
+        late_ = true;
         lock.Unlock();
         late.mapped().executor->StartAbort(absl::DeadlineExceededError(late.mapped().message));
         late = {};  // destroyed without the lock
@@ -97,6 +102,7 @@ class Watches {
       if (fails_at_ <= now) {
         std::map<Place, Watched> failed;
         failed.swap(watched_);
+        late_ = late_ || !failed.empty();
         fails_at_ = Clock::time_point::max();
         const auto error = absl::FailedPreconditionError(failure_);
         lock.Unlock();
@@ -121,6 +127,7 @@ class Watches {
   std::string failure_ MT_GUARDED_BY(mutex_);
   int64_t next_number_ MT_GUARDED_BY(mutex_) = 0;
   bool started_ MT_GUARDED_BY(mutex_) = false;
+  bool late_ MT_GUARDED_BY(mutex_) = false;
 };
 
 // Of the process.
@@ -195,10 +202,14 @@ class ProgressKernel : public OpKernel {
     if (ends_) ended = true;
     if (!error_.empty()) Watches::Get()->FailSoon(error_);
     Tensor* progress;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {3}, &progress));
-    progress->vec<int64_t>()(0) = Watches::Get()->begun();
-    progress->vec<int64_t>()(1) = succeeded;
-    progress->vec<int64_t>()(2) = ended;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {5}, &progress));
+    auto numbers = progress->vec<int64_t>();
+    const auto [begun, open, late] = Watches::Get()->progress();
+    numbers(0) = begun;
+    numbers(1) = succeeded;
+    numbers(2) = ended;
+    numbers(3) = open;
+    numbers(4) = late;
   }
 
  private:
