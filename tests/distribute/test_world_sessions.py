@@ -191,6 +191,9 @@ def test_what_would_train_apart_is_refused(tmp_path):
         assert "let all ranks run strategy.broadcast_variables() once" in apart
 
 
+# Its process may be gone before it has ended the steps of others.
+HAS_ENDED = "rank 1 of 2 has ended, and others wait for it in a step|found one that has ended"
+
 # Rank 1 ends, while the other one waits for it in a step. Its program makes the strategy itself, and does not say how it ended.
 ENDED = """
 def main():
@@ -236,7 +239,7 @@ def test_a_rank_that_ends_before_the_others_ends_their_steps_at_once(
     lines, _ = launch(tmp_path, code, "--workers=2", *arguments, status=status)
     assert time.time() - (tmp_path / "ended").stat().st_mtime < 100
     if status == 9:
-        assert "rank 1 of 2 has ended, and others wait for it in a step" in lines["worker 0"][-1]
+        assert re.search(HAS_ENDED, lines["worker 0"][-1])
 
 
 # Rank 1 ends after the third step. Rank 0 saves when it is dead.
@@ -305,4 +308,32 @@ def test_a_rank_that_ends_after_a_step_of_its_own_failed_ends_the_steps_of_other
     lines, _ = launch(tmp_path, begin + FAILED, "--workers=2", status=9)
     assert time.time() - (tmp_path / "ended").stat().st_mtime < 100
     assert "the step of rank 1 fails" in lines["worker 1"][-1]
-    assert "rank 1 of 2 has ended, and others wait for it in a step" in lines["worker 0"][-1]
+    assert re.search(HAS_ENDED, lines["worker 0"][-1])
+
+
+# The process of rank 1 is gone, while rank 0 waits for it in a step.
+GONE = """
+    from tf_multitier.distribute import sessions
+    with tf.train.MonitoredTrainingSession() as session:
+        session.run(train, {ids: [1, 2, 3]})
+        if strategy.rank():
+            with sessions._progress(strategy._world, 0) as theirs:
+                while not theirs()[3]:
+                    pass
+            os._exit(0)
+        try:
+            session.run(train, {ids: [1, 2, 3]})
+        except tf.errors.OpError as error:
+            print("error", str(error).replace(chr(10), " "))
+            sys.stdout.flush()
+            os._exit(9)
+
+main()
+"""
+
+
+def test_a_monitored_session_does_not_wait_for_a_rank_that_is_gone(tmp_path):
+    begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
+    code = begin.replace("timeout=200", "timeout=60") + GONE
+    lines, _ = launch(tmp_path, code, "--workers=2", status=9)
+    assert re.search(HAS_ENDED + "|late or dead", lines["worker 0"][-1])

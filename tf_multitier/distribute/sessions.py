@@ -116,8 +116,10 @@ def _finalize(original, world):
 
 def _chief(original, world):
     def create_session(self):
+        _expect_first(self, world)
         session = original(self)
         if world.is_used_in(session.graph):
+            _connected.add(self)
             for act in graph_state.state_of(session.graph).before_broadcast:
                 act(session)
             session.run(session.graph.get_operation_by_name(_begins[session.graph]))
@@ -130,10 +132,24 @@ def _worker(original, world):
     def create_session(self):
         if not world.is_used_in(_v1.get_default_graph()):
             return original(self)
+        _expect_first(self, world)
         creator = _v1.train.ChiefSessionCreator(*creator_arguments(self))
-        return creator.create_session()
+        session = creator.create_session()
+        _connected.add(self)
+        return session
 
     return create_session
+
+
+def _expect_first(creator, world):
+    """MonitoredSession makes another session when it has lost a process, and would wait for ever until that is back."""
+    if creator in _connected:
+        raise tf.errors.FailedPreconditionError(
+            None,
+            None,
+            f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found one that has ended: end all "
+            "ranks, and start them again from the last checkpoint",
+        )
 
 
 def _monitored(original, world):
@@ -170,6 +186,7 @@ def _save(original, world):
 
 
 _begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its broadcast_variables}
+_connected: typing.Any = weakref.WeakSet()  # creators of sessions that have made one
 _waits: list = []  # the world of this process, if it waits at its end
 _PAUSE = 0.2  # seconds between two looks at another rank
 _LONGEST_ANSWER = 10_000  # milliseconds after which a rank is taken for dead
