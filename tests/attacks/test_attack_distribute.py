@@ -89,7 +89,7 @@ with tf.train.MonitoredTrainingSession(
         if done < len(ENDS) and waits is None and job == KILLS and after == ENDS[done][1]:
             waits = threading.Timer(ENDS[done][2], end, (ENDS[done][0], done))
             waits.start()
-        if done == len(ENDS) and after >= 10 and job == KILLS:
+        if told == len(ENDS) and after >= 10 and job == KILLS:
             open(f"{folder}/done", "w").close()
 print("pause", max(pauses))
 if job == "chief":
