@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cc/hbm/insertion.h"
 #include "cc/hbm/operation.h"
 
 namespace multitier::hbm {
@@ -31,25 +32,12 @@ Status HbmTable::PrepareBirths(Operation* op) {
   Operation::Numbers* const numbers = op->counted_on_device;
   auto* const scans = s.OnDevice<uint64_t>(2 * words);
   auto* const list = s.OnDevice<uint32_t>(n);
-  device::InsertArgs insert{};
-  for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(1);
-  for (uint32_t** each : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
-    *each = s.OnDevice<uint32_t>(n);
-  }
-  insert.victims = s.OnDevice<device::Victim>(n);
+  device::InsertArgs insert = TakeInsertion(1, n, &s);
   MT_RETURN_IF_ERROR(s.status());
-  insert.tables = table_->on_device();
-  insert.num_tables = 1;
-  insert.keys = op->find.keys;
-  insert.key_tables = op->find.key_tables;
-  insert.missed = list;
-  insert.num_missed = &numbers->to_bear;
-  insert.max_missed = n;
-  insert.operation = static_cast<uint32_t>(op->number);
+  InsertKeysOf(op->find, list, &numbers->to_bear, &insert);
   insert.evicts = false;
   insert.scan.words = scans + words;
   insert.staged_rows = table_->new_row();
-  insert.rows = op->find.rows;
   insert.num_dirty = &numbers->placed.dirty_victims;
   op->to_bear = device::CompactArgs{op->find.missed, op->find.num_keys, n, {scans}, list, &numbers->to_bear};
   op->bear = device::BearArgs{insert,         table_->birth(),        op->dedup.counts, op->find.missed,
@@ -59,9 +47,7 @@ Status HbmTable::PrepareBirths(Operation* op) {
 
 Status HbmTable::BearMissed(Operation* op) {
   MT_RETURN_IF_ERROR(kernels_.compact(stream_, op->to_bear));
-  Insist([&] { return kernels_.chain(stream_, op->bear.insert); });
-  Insist([&] { return kernels_.place(stream_, op->bear.insert); });
-  Insist([&] { return kernels_.reclaim(stream_, op->bear.insert); });
+  EnqueueInsertion(kernels_, stream_, op->bear.insert, [&](auto call) { Insist(call); });
   Insist([&] { return kernels_.bear(stream_, op->bear); });
   return broken();
 }

@@ -2,6 +2,7 @@
 // when a table bears rows; the group does if each of its tables may. A member of which a key got no place goes on alone.
 
 #include "cc/hbm/group_find.h"
+#include "cc/hbm/insertion.h"
 
 namespace multitier::hbm {
 
@@ -66,17 +67,11 @@ size_t GroupFind::RoomOfBirths() const {
 Status GroupFind::TakeBirths() {
   const size_t members = members_.size();
   Scratch& s = *scratch_;
-  device::InsertArgs& insert = bear_.insert;
   placed_ = s.Pinned<device::PlacedCounts>(members);
-  for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(members);
-  for (uint32_t** each : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
-    *each = s.OnDevice<uint32_t>(n_);
-  }
-  insert.victims = s.OnDevice<device::Victim>(n_);
+  device::InsertArgs& insert = bear_.insert = TakeInsertion(members, n_, &s);
   insert.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(n_));
   auto* const numbers = s.OnDevice<uint32_t>(2);
   localize_.length = numbers;
-  insert.num_missed = numbers;
   insert.num_dirty = numbers + 1;
   return s.status();
 }
@@ -95,15 +90,8 @@ void GroupFind::DescribeBirths(Upload* upload) {
   bear_.births = upload->Add(births);
   insert.staged_members = upload->Add(staged);
   insert.placed = upload->Add(std::vector<device::PlacedCounts>(members_.size()));
-  insert.tables = find_.tables;
-  insert.num_tables = static_cast<uint32_t>(members_.size());
-  insert.keys = find_.keys;
-  insert.key_tables = find_.key_tables;
-  insert.missed = localize_.list;
-  insert.max_missed = n_;
-  insert.operation = find_.operation;
+  InsertKeysOf(find_, localize_.list, localize_.length, &insert);
   insert.evicts = false;
-  insert.rows = find_.rows;
   bear_.counts = localize_.dedup.counts;
   bear_.missed = find_.missed;
   bear_.born = &localize_.members->born;
@@ -115,9 +103,7 @@ void GroupFind::DescribeBirths(Upload* upload) {
 Status GroupFind::EnqueueBirths() {
   const device::InsertArgs& insert = bear_.insert;
   MT_RETURN_IF_ERROR(device_->Fill(stream_, insert.scan.words, 0, ScanScratch::Words(n_) * sizeof(uint64_t)));
-  Insist(bearing_, [&] { return kernels_.chain(stream_, insert); });
-  Insist(bearing_, [&] { return kernels_.place(stream_, insert); });
-  Insist(bearing_, [&] { return kernels_.reclaim(stream_, insert); });
+  EnqueueInsertion(kernels_, stream_, insert, [&](auto call) { Insist(bearing_, call); });
   Insist(bearing_, [&] { return kernels_.bear(stream_, bear_); });
   Insist(bearing_,
          [&] { return device_->Copy(stream_, placed_, insert.placed, members_.size() * sizeof(device::PlacedCounts)); });

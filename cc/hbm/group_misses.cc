@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/hbm/group_find.h"
+#include "cc/hbm/insertion.h"
 #include "cc/hbm/workers.h"
 #include "cc/table/marks/current_snapshot.h"
 
@@ -121,12 +122,7 @@ Status GroupFind::TakePlaces(const std::vector<Missing>& missing) {
   to_place_.num_keys = find_.num_keys;
   to_place_.max_keys = n_;
   to_place_.list = s.OnDevice<uint32_t>(n_);
-  device::InsertArgs& insert = exchange_.insert;
-  for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(members);
-  for (uint32_t** each : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
-    *each = s.OnDevice<uint32_t>(misses_);
-  }
-  insert.victims = s.OnDevice<device::Victim>(misses_);
+  device::InsertArgs& insert = exchange_.insert = TakeInsertion(members, misses_, &s);
   exchange_.outbox_rows = s.OnDevice<uint8_t>(misses_ * outbox_stride_);
   exchange_.outbox_keys = s.OnDevice<int64_t>(misses_);
   exchange_.outbox_tables = s.OnDevice<uint32_t>(misses_);
@@ -139,15 +135,8 @@ Status GroupFind::TakePlaces(const std::vector<Missing>& missing) {
   MT_RETURN_IF_ERROR(s.status());
   to_place_.scan.words = zeros_;
   insert.scan.words = zeros_ + scan_words;
-  insert.num_tables = static_cast<uint32_t>(members);
-  insert.keys = find_.keys;
-  insert.key_tables = find_.key_tables;
-  insert.missed = to_place_.list;
-  insert.max_missed = misses_;
-  insert.operation = find_.operation;
   insert.staged_rows = staged;
   insert.staged_ranks = localize_.ranks;
-  insert.rows = find_.rows;
   return OkStatus();
 }
 
@@ -165,8 +154,7 @@ Status GroupFind::DescribeStaged(const std::vector<Missing>& missing, Upload* up
   device::PlacedCounts* const of_all = stage_.placed + members_.size();
   to_place_.length = &of_all->to_place;
   device::InsertArgs& insert = exchange_.insert;
-  insert.tables = find_.tables;
-  insert.num_missed = to_place_.length;
+  InsertKeysOf(find_, to_place_.list, to_place_.length, &insert);
   insert.num_dirty = &of_all->dirty_victims;
   insert.staged_members = stage_.members;
   insert.placed = stage_.placed;
@@ -196,9 +184,7 @@ void GroupFind::EnqueuePlaced(const std::vector<Missing>& missing) MT_NO_THREAD_
       if (static_cast<int32_t>(one.table->Floor() - insert.floor) < 0) insert.floor = one.table->Floor();
     }
     Insist(missing, [&] { return kernels_.compact(stream_, to_place_); });
-    Insist(missing, [&] { return kernels_.chain(stream_, insert); });
-    Insist(missing, [&] { return kernels_.place(stream_, insert); });
-    Insist(missing, [&] { return kernels_.reclaim(stream_, insert); });
+    EnqueueInsertion(kernels_, stream_, insert, [&](auto call) { Insist(missing, call); });
     Insist(missing, [&] { return kernels_.exchange(stream_, exchange_); });
   }
   Insist(missing, [&] { return outputs_of_missing_.EnqueueValues(); });

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cc/hbm/insertion.h"
 #include "cc/hbm/pins.h"
 
 namespace multitier::hbm {
@@ -234,14 +235,8 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   op->to_place.list = s.OnDevice<uint32_t>(n);
   op->to_place.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(n));
   op->to_place.length = &numbers->listed_to_place;
-  device::InsertArgs& insert = op->insert;
-  insert = device::InsertArgs{};
-  for (uint32_t** one : {&insert.begins, &insert.ends, &insert.bases}) *one = s.OnDevice<uint32_t>(1);
-  for (uint32_t** each : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
-    *each = s.OnDevice<uint32_t>(misses);
-  }
+  device::InsertArgs& insert = op->insert = TakeInsertion(1, misses, &s);
   insert.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(misses));
-  insert.victims = s.OnDevice<device::Victim>(misses);
   insert.num_dirty = &numbers->placed.dirty_victims;
   insert.placed = &numbers->placed;
   auto* const outbox_rows = s.OnDevice<uint8_t>(misses * stride);
@@ -283,24 +278,14 @@ void HbmTable::PlaceMisses(Operation* op) {
   op->to_place.num_keys = op->find.num_keys;
   op->to_place.max_keys = op->n;
   device::InsertArgs& insert = op->insert;
-  insert.tables = table_->on_device();
-  insert.num_tables = 1;
-  insert.keys = op->find.keys;
-  insert.key_tables = op->find.key_tables;
-  insert.missed = op->to_place.list;
-  insert.num_missed = op->to_place.length;
-  insert.max_missed = op->counted->misses;
-  insert.operation = static_cast<uint32_t>(op->number);
+  InsertKeysOf(op->find, op->to_place.list, op->to_place.length, &insert);
   insert.floor = Floor();
   insert.staged_rows = op->stage.staged_rows;
   insert.staged_stride = op->stage.staged_stride;
   insert.staged_ranks = op->missed.ranks;
-  insert.rows = op->find.rows;
   op->exchange.insert = insert;
   Insist([&] { return kernels_.compact(stream_, op->to_place); });
-  Insist([&] { return kernels_.chain(stream_, insert); });
-  Insist([&] { return kernels_.place(stream_, insert); });
-  Insist([&] { return kernels_.reclaim(stream_, insert); });
+  EnqueueInsertion(kernels_, stream_, insert, [&](auto call) { Insist(call); });
   Insist([&] { return kernels_.exchange(stream_, op->exchange); });
 }
 
