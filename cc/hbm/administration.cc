@@ -31,14 +31,15 @@ Status HbmTable::Empty() {
 
 // REQUIRES: the gate is closed
 void HbmTable::ForgetListed(Operation* op, const device::CompactArgs& list) {
-  const device::ForgetArgs forget{table_->on_device(), list.list, list.length, op->n, op->find.rows};
+  const device::ForgetArgs forget{
+      table_->on_device(), list.list, list.length, op->n, op->find.rows, &op->counted_on_device->forgotten_provisional};
   const int64_t rows_before = rows_;
   op->busy = true;
   ++epoch_;
   Insist([&] { return kernels_.forget(stream_, forget); });
   Insist([&] { return kernels_.count_forgotten(stream_, forget); });
   BringNumbersDown(op, /*rows=*/true);
-  surely_in_hbm_ -= rows_before - rows_;
+  surely_in_hbm_ -= rows_before - rows_ - op->counted->forgotten_provisional;
   if (broken().ok() && pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
 }
 
@@ -80,10 +81,6 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   if (!found.keys.empty()) {
     ForgetListed(&op, found.list);
     MT_RETURN_IF_ERROR(broken());
-    // Provisional rows left, too, and had not been counted.
-    surely_in_hbm_ += std::count_if(found.headers.begin(), found.headers.end(), [](const device::DeviceRowHeader& header) {
-      return (header.flags & device::kRowProvisional) != 0;
-    });
   }
   for (size_t i = 0; i < found.keys.size(); ++i) {
     if ((found.headers[i].flags & device::kRowNew) != 0) created_here.push_back(found.keys[i]);

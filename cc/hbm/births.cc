@@ -1,13 +1,10 @@
 // Births: rows of new keys that a kernel makes. hbm_table.h says when, and why nothing is lost.
 
-#include <algorithm>
-
 #include "cc/hbm/insertion.h"
 #include "cc/hbm/operation.h"
 
 namespace multitier::hbm {
 
-using device::DeviceRowHeader;
 using device::ScanScratch;
 
 void HbmTable::SetBirth(DeviceTable* table) const {
@@ -50,22 +47,6 @@ Status HbmTable::BearMissed(Operation* op) {
   EnqueueInsertion(kernels_, stream_, op->bear.insert, [&](auto call) { Insist(call); });
   Insist([&] { return kernels_.bear(stream_, op->bear); });
   return broken();
-}
-
-void HbmTable::NotePlaced(const Operation& op, int64_t rows_before) {
-  int64_t present = 0;
-  for (uint32_t i = 0; i < op.counted->misses; ++i) {
-    const auto* header = reinterpret_cast<const DeviceRowHeader*>(op.staged_below + i * table_->stride());
-    present += (header->flags & device::kRowProvisional) == 0;
-  }
-  NotePlaced(present, op.stage.insert_provisional ? op.counted->misses : present, op.counted->placed, rows_before);
-  surely_in_hbm_ += std::max<int64_t>(0, int64_t{op.counted->created} - op.counted->placed.unplaced);
-}
-
-void HbmTable::NotePlaced(int64_t present, int64_t to_place, const device::PlacedCounts& placed, int64_t rows_before) {
-  const int64_t got_places = int64_t{placed.to_place} - placed.unplaced, victims = got_places - (rows_ - rows_before);
-  // Fewer if another operation brought some of the keys in between: then which of them came up here is not known.
-  surely_in_hbm_ += (got_places == to_place ? present : 0) - victims;
 }
 
 }  // namespace multitier::hbm

@@ -217,9 +217,8 @@ void GroupFind::NotePlaced(const Missing& one) {
   }
   if (one.provisional) op.can_create += one.absent;
   if (placed.to_place > 0) {
-    const int64_t rows_before = table->rows_, present = int64_t{one.misses} - one.absent;
     table->rows_ = static_cast<int64_t>(table->table_->view().capacity) - placed.free_rows;
-    table->NotePlaced(present, one.provisional ? one.misses : present, placed, rows_before);
+    table->surely_in_hbm_ += placed.rows;
   }
   table->lookups_ += op.n;
   table->hits_ += op.n - counted.missed_entries;

@@ -64,7 +64,6 @@
 // initial value is a function of the key (device::Birth), a kernel then makes the rows of new keys, and neither the table below
 // nor a wait is needed:
 //   - surely_in_hbm_ counts the rows in HBM, rather too few than too many. If it is TotalCount, every row is there.
-//   - A provisional row that leaves for another one counts as a row: then none is born until the table is cleared.
 //   - There must be a free place for each key of the batch: no row leaves for a row that is born.
 //   - Whether keys are new is known only after "find", and births are enqueued before. So they are if the operation before had
 //     new keys (expects_new_keys_).
@@ -304,10 +303,6 @@ class HbmTable final : public EmbeddingTable {
   bool MayBear(const Operation& operation) const;
   Status PrepareBirths(Operation* operation);
   Status BearMissed(Operation* operation) MT_REQUIRES(enqueue_);
-  // Counts rows that came up, were created and left. present: missed keys that had a row; to_place: those that were to get a
-  // place in HBM. REQUIRES: turn_ is held since rows_ was rows_before
-  void NotePlaced(const Operation& operation, int64_t rows_before);
-  void NotePlaced(int64_t present, int64_t to_place, const device::PlacedCounts& placed, int64_t rows_before);
 
   // --- growth.cc
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls

@@ -327,14 +327,14 @@ void HbmTable::BringNumbersDown(Operation* op, bool rows) {
 
 // And rows that left HBM; they go below.
 void HbmTable::ComeDown(Operation* op) {
-  const int64_t rows_before = rows_;
   BringNumbersDown(op, op->placed);
   if (!broken().ok()) return;
   rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;
-  NotePlaced(*op, rows_before);
-  op->complete = op->counted->placed.to_place == op->counted->misses && op->counted->placed.unplaced == 0;
-  const uint32_t out = op->counted->placed.dirty_victims + op->counted->changed;
+  const device::PlacedCounts& placed = op->counted->placed;
+  surely_in_hbm_ += placed.rows + std::max<int64_t>(0, int64_t{op->counted->created} - placed.unplaced);
+  op->complete = placed.to_place == op->counted->misses && placed.unplaced == 0;
+  const uint32_t out = placed.dirty_victims + op->counted->changed;
   if (out == 0) return;
   const size_t stride = table_->stride();
   op->busy = true;

@@ -76,6 +76,7 @@ class HbmTable::Operation {
     uint32_t pinned = 0;     // rows that were not pinned before
     uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
     uint32_t used_pins = 0;  // pinned rows that it used
+    uint32_t forgotten_provisional = 0;
   };
 
   // A find is about to be enqueued. REQUIRES: the queue's enqueue()

@@ -160,7 +160,7 @@ __device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& ta
   } else {
     row = table.slots[mine->first + k].row;
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(table.rows + static_cast<size_t>(row) * table.row_stride);
-    args.victims[i] = Victim{table.slots[mine->first + k].key, row, (header->flags & kRowDirty) != 0 ? 1u : 0u};
+    args.victims[i] = Victim{table.slots[mine->first + k].key, row, header->flags};
   }
   const int64_t key = args.keys[position];
   table.slots[mine->first + k] = Slot{key, row, 0};
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kBlock) ReclaimKernel(InsertArgs args) {
     uint32_t returned = 0, dirty = 0;
     for (uint32_t k = 0; k < kPerThread && begin + k < n; ++k) {
       if (args.offered[begin + k] != kNone && args.consumed[begin + k] == 0) returned |= 1u << k;
-      if (args.victims[begin + k].dirty != 0) dirty |= 1u << k;
+      if ((args.victims[begin + k].flags & kRowDirty) != 0) dirty |= 1u << k;
     }
     uint64_t tile_sum, end;
     const uint64_t own = static_cast<uint64_t>(__popc(dirty)) << kHalf | static_cast<uint64_t>(__popc(returned));

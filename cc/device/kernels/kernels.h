@@ -164,8 +164,8 @@ struct StageArgs {
 
 struct Victim {
   int64_t key;
-  uint32_t row;  // kNone: no row is left for this miss
-  uint32_t dirty;
+  uint32_t row;    // kNone: no row is left for this miss
+  uint32_t flags;  // of the row that leaves
 };
 
 struct InsertArgs {
@@ -441,7 +441,8 @@ struct ForgetArgs {
   const uint32_t* list;  // [max_length] positions
   const uint32_t* length;
   uint32_t max_length;
-  uint8_t* const* rows;  // by position: rows of the table
+  uint8_t* const* rows;             // by position: rows of the table
+  uint32_t* provisional = nullptr;  // null, or added to: provisional rows among them
 };
 
 // Makes all rows free. The caller has set digests to 0 and heads to kNone.

@@ -27,6 +27,7 @@ struct PlacedCounts {
   uint32_t unplaced;        // of those to place: they have no row of the table
   uint32_t free_rows;       // of the table, if any were to be placed
   uint32_t absent_entries;  // occurrences of misses whose staged row reads as absent
+  int32_t rows;             // of the table that came, less those that left; without provisional rows
 };
 
 // The staged rows of one table, in a launch for several.

@@ -7,6 +7,16 @@
 namespace multitier::device {
 namespace {
 
+__device__ __forceinline__ void CountPlaced(const Victim& victim, bool unplaced, const uint8_t* staged, PlacedCounts* placed) {
+  if (unplaced) {
+    AtomicAdd<kRelaxed>(&placed->unplaced, 1u);
+    return;
+  }
+  const bool comes = (reinterpret_cast<const DeviceRowHeader*>(staged)->flags & kRowProvisional) == 0;
+  const bool leaves = victim.row != kNone && (victim.flags & kRowProvisional) == 0;
+  if (comes != leaves) AtomicAdd<kRelaxed>(&placed->rows, comes ? 1 : -1);
+}
+
 __global__ void __launch_bounds__(kBlock, 4) ExchangeKernel(ExchangeArgs args) {
   const InsertArgs& insert = args.insert;
   const uint32_t n = *insert.num_missed;
@@ -38,7 +48,7 @@ __global__ void __launch_bounds__(kBlock, 4) ExchangeKernel(ExchangeArgs args) {
       if (miss != i + k * mine.groups || row == staged) rows.parts[k] = 0;
       if (miss != i + k * mine.groups || mine.lane != 0) continue;
       ReturnOffer(insert, insert.tables[t], miss, t);
-      if (row == staged && insert.placed != nullptr) AtomicAdd<kRelaxed>(&insert.placed[t].unplaced, 1u);
+      if (insert.placed != nullptr) CountPlaced(insert.victims[miss], row == staged, staged, &insert.placed[t]);
     }
     CopyRows(rows, mine);  // the lane that read a part of the victim overwrites it
   }

@@ -42,11 +42,16 @@ __global__ void __launch_bounds__(kBlock, 4) TakeOutKernel(TakeOutArgs args) {
   }
 }
 
+__device__ __forceinline__ bool IsProvisional(const uint8_t* row) {
+  return (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
+}
+
 __global__ void __launch_bounds__(kBlock) ForgetKernel(ForgetArgs args) {
   const Table& table = *args.table;
   const uint32_t n = *args.length, num_free = *table.num_free;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const auto row = static_cast<uint32_t>(static_cast<size_t>(args.rows[args.list[i]] - table.rows) / table.row_stride);
+    if (args.provisional != nullptr && IsProvisional(args.rows[args.list[i]])) AtomicAdd<kRelaxed>(args.provisional, 1u);
     table.digests[table.slot_of_row[row]] = 0;
     table.slot_of_row[row] = kNone;
     table.free_rows[num_free + i] = row;

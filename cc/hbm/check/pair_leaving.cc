@@ -109,10 +109,11 @@ Status PairSide::TakeOut() {
 
 Status PairSide::Forget() {
   device::ForgetArgs& forget = work_->forget;
-  forget = device::ForgetArgs{of_turn(0).on_device(), work_->to_forget.list, work_->to_forget.length, work_->forgotten,
-                              work_->find.rows};
+  forget = device::ForgetArgs{of_turn(0).on_device(), work_->to_forget.list, work_->to_forget.length,
+                              work_->forgotten,       work_->find.rows,      memory().Filled<uint32_t>(1, 0)};
   if (work_->forgotten == 0) return OkStatus();
   MT_RETURN_IF_ERROR(kernels_.forget(stream_, forget));
+  Read("forgotten provisional rows", forget.provisional, 1);
   ReadTables();
   return OkStatus();
 }

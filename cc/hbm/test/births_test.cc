@@ -168,6 +168,8 @@ TEST(Births, KeysOfTableThatHasRowsElsewhereAreLookedForBelow) {
   rows.versions = {1, 2, 3};
   rows.columns = {ColumnSpec{"value", DType::kFloat32, 40, 0}};
   rows.data.resize(3 * 40, 2.0f);
+  DevicePlan plan;
+  newborn.caller.LookupAll(newborn.table.get(), {500, 501}, &plan);  // provisional rows, which no update follows
   MT_ASSERT_OK(newborn.table->Import(rows, nullptr));
   MT_ASSERT_OK(newborn.plain->Import(rows, nullptr));
   EXPECT_FALSE(newborn.Bears(Range(20, 40)));
@@ -175,8 +177,7 @@ TEST(Births, KeysOfTableThatHasRowsElsewhereAreLookedForBelow) {
   EXPECT_FALSE(newborn.Bears(Range(40, 60)));
   newborn.Step(Sgd({501}, 1.0f, 40));  // now all rows are in HBM
   EXPECT_TRUE(newborn.Bears(Range(60, 80)));
-  DevicePlan plan;
-  newborn.caller.LookupAll(newborn.table.get(), {29, 3000, 3001}, &plan);  // provisional rows, which no update follows
+  newborn.caller.LookupAll(newborn.table.get(), {29, 3000, 3001}, &plan);
   MT_ASSERT_OK(newborn.table->Remove(std::vector<int64_t>{3000, 3001, 3002}, nullptr));
   MT_ASSERT_OK(newborn.table->Remove(Range(0, 30), nullptr));
   MT_ASSERT_OK(newborn.plain->Remove(Range(0, 30), nullptr));
@@ -185,6 +186,23 @@ TEST(Births, KeysOfTableThatHasRowsElsewhereAreLookedForBelow) {
   MT_ASSERT_OK(newborn.table->Clear());
   MT_ASSERT_OK(newborn.plain->Clear());
   EXPECT_TRUE(newborn.Bears(Range(0, 20)));
+  newborn.ExpectSame();
+}
+
+// As soon as there is room again: what left were provisional rows, which no update had followed.
+TEST(Births, RowsAreBornAfterProvisionalOnesLeft) {
+  Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 40, /*rows=*/120);  // of which slots take half
+  newborn.Step(Sgd(Range(0, 20), 1.0f, 40));
+  {
+    DevicePlan plan;
+    newborn.caller.LookupAll(newborn.table.get(), Range(1000, 1035), &plan);
+  }
+  newborn.Step(Sgd(Range(0, 20), 1.0f, 40));
+  newborn.Step(Sgd(Range(20, 40), 1.0f, 40));  // 5 of them find room
+  EXPECT_EQ(TierOf(newborn.table.get(), Range(0, 40)), std::vector<int32_t>(40, 0));
+  MT_ASSERT_OK(newborn.table->Remove(Range(0, 15), nullptr));
+  MT_ASSERT_OK(newborn.plain->Remove(Range(0, 15), nullptr));
+  EXPECT_TRUE(newborn.Bears(Range(100, 110)));
   newborn.ExpectSame();
 }
 
