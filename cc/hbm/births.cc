@@ -22,7 +22,7 @@ bool HbmTable::MayBear(const Operation& op) const {
          in_hbm >= below_->TotalCount() + rows_below_.new_rows();
 }
 
-Status HbmTable::PrepareBirths(Operation* op) {
+bool HbmTable::TakeBirths(Operation* op) {
   const uint32_t n = op->n;
   const size_t words = ScanScratch::Words(n);
   Scratch& s = op->scratch;
@@ -30,7 +30,7 @@ Status HbmTable::PrepareBirths(Operation* op) {
   auto* const scans = s.OnDevice<uint64_t>(2 * words);
   auto* const list = s.OnDevice<uint32_t>(n);
   device::InsertArgs insert = TakeInsertion(1, n, &s);
-  MT_RETURN_IF_ERROR(s.status());
+  if (!s.GotAll()) return false;
   InsertKeysOf(op->find, list, &numbers->to_bear, &insert);
   insert.evicts = false;
   insert.scan.words = scans + words;
@@ -39,10 +39,11 @@ Status HbmTable::PrepareBirths(Operation* op) {
   op->to_bear = device::CompactArgs{op->find.missed, op->find.num_keys, n, {scans}, list, &numbers->to_bear};
   op->bear = device::BearArgs{insert,         table_->birth(),        op->dedup.counts, op->find.missed,
                               &numbers->born, &numbers->born_entries, nullptr,          0};
-  return device_->Fill(stream_, scans, 0, 2 * words * sizeof(uint64_t));
+  return true;
 }
 
 Status HbmTable::BearMissed(Operation* op) {
+  MT_RETURN_IF_ERROR(device_->Fill(stream_, op->to_bear.scan.words, 0, 2 * ScanScratch::Words(op->n) * sizeof(uint64_t)));
   MT_RETURN_IF_ERROR(kernels_.compact(stream_, op->to_bear));
   EnqueueInsertion(kernels_, stream_, op->bear.insert, [&](auto call) { Insist(call); });
   Insist([&] { return kernels_.bear(stream_, op->bear); });

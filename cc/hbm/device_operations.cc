@@ -88,6 +88,7 @@ Result<bool> LookUpTogether(const std::vector<DevicePlan::State::Member*>& membe
     if (op == nullptr) continue;
     if (!group.members()[i].looked_up) {
       members[i]->number = op->number;  // a second look is the same use
+      op->table->NoteBorn(*op);
       alone->push_back(members[i]);
       continue;
     }

@@ -52,7 +52,10 @@ void GroupFind::ListBearing() {
     bears = turns_->held();
   }
   for (const Missing& one : bearing_) bears = bears && one.table->broken().ok() && one.table->MayBear(*one.op);
-  if (bears) return;
+  if (!bears) BearNone();
+}
+
+void GroupFind::BearNone() {
   turns_ = nullptr;
   bearing_.clear();
 }
@@ -64,6 +67,7 @@ size_t GroupFind::RoomOfBirths() const {
          Upload::Room<device::PlacedCounts>(members);
 }
 
+// Without memory for it, the group bears no rows.
 Status GroupFind::TakeBirths() {
   const size_t members = members_.size();
   Scratch& s = *scratch_;
@@ -73,6 +77,9 @@ Status GroupFind::TakeBirths() {
   auto* const numbers = s.OnDevice<uint32_t>(2);
   localize_.length = numbers;
   insert.num_dirty = numbers + 1;
+  if (s.GotAll()) return OkStatus();
+  localize_.length = nullptr;
+  BearNone();
   return s.status();
 }
 

@@ -85,6 +85,7 @@ class GroupFind {
 
   // --- group_births.cc
   void ListBearing();
+  void BearNone();
   size_t RoomOfBirths() const;
   Status TakeBirths();
   void DescribeBirths(Upload* upload);

@@ -188,9 +188,14 @@ Status HbmTable::FinishFound(Operation* op, Output* output) {
 }
 
 void HbmTable::NoteFound(const Operation& op) {
-  const uint32_t born = op.counted->born_entries;
   lookups_ += op.n;
-  hits_ += op.n - born;
+  hits_ += op.n;
+  NoteBorn(op);
+}
+
+void HbmTable::NoteBorn(const Operation& op) {
+  const uint32_t born = op.counted->born_entries;
+  hits_ -= born;
   misses_ += born;
   absent_ += born;
   brought_up_ += op.counted->born;

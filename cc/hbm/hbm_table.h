@@ -64,7 +64,7 @@
 // initial value is a function of the key (device::Birth), a kernel then makes the rows of new keys, and neither the table below
 // nor a wait is needed:
 //   - surely_in_hbm_ counts the rows in HBM, rather too few than too many. If it is TotalCount, every row is there.
-//   - There must be a free place for each key of the batch: no row leaves for a row that is born.
+//   - There must be a free place for each key of the batch: no row leaves for a row that is born. And scratch memory for it.
 //   - Whether keys are new is known only after "find", and births are enqueued before. So they are if the operation before had
 //     new keys (expects_new_keys_).
 //   - A key whose bucket is full stays missed, and goes on as any miss.
@@ -205,6 +205,8 @@ class HbmTable final : public EmbeddingTable {
   std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
   // Counts a lookup whose keys all have rows in HBM, once its values were enqueued.
   void NoteFound(const Operation& operation);
+  // Counts the rows that were born for a lookup. The lookup finds them.
+  void NoteBorn(const Operation& operation);
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
   // The update of the rows that a training lookup found (kept_update.h); the lookup's operation is `op`, which LookupTo gave in
   // `kept`. Null if rows may have left HBM, if the table below is needed, or if there may be no room for new rows; then nothing
@@ -301,7 +303,8 @@ class HbmTable final : public EmbeddingTable {
 
   // --- births.cc: see "Births" at the top
   bool MayBear(const Operation& operation) const;
-  Status PrepareBirths(Operation* operation);
+  // False: there is no memory for it.
+  bool TakeBirths(Operation* operation);
   Status BearMissed(Operation* operation) MT_REQUIRES(enqueue_);
 
   // --- growth.cc

@@ -137,12 +137,11 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   *pinned_end = n;
   op->busy = true;
   std::unique_lock<Mutex> turn(turn_, std::defer_lock);  // held for births, until their number is known
-  if (op->may_bear && expects_new_keys_ && turn.try_lock()) op->bears = MayBear(*op);
-  if (op->bears) {
-    MT_RETURN_IF_ERROR(PrepareBirths(op));
-  } else if (turn.owns_lock()) {
-    turn.unlock();
+  if (op->may_bear && expects_new_keys_ && turn.try_lock()) {
+    op->bears = MayBear(*op) && TakeBirths(op);
+    if (!op->bears) turn.unlock();
   }
+  MT_RETURN_IF_ERROR(s.status());
   {
     MutexLock lock(enqueue_);
     op->NoteSweeps();

@@ -95,6 +95,12 @@ device::Buffer Scratch::Keep(const void* memory) {
   return kept;
 }
 
+bool Scratch::GotAll() {
+  if (status_.ok()) return true;
+  if (status_.code() == StatusCode::kResourceExhausted) status_ = OkStatus();
+  return false;
+}
+
 void Scratch::Bury() {
   for (auto& kind : lent_) {
     for (device::Buffer& buffer : kind) pool_->Bury(std::move(buffer));

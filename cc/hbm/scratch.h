@@ -70,6 +70,8 @@ class Scratch {
     return static_cast<T*>(Take(/*pinned=*/true, n * sizeof(T)));
   }
   const Status& status() const { return status_; }  // the first failure
+  // Whether status() is OK. If memory is missing, which the caller can do without, later calls may succeed again.
+  bool GotAll();
   // Pinned memory that stays when the operation ends: the buffer that begins at `memory`.
   device::Buffer Keep(const void* memory);
   void Bury();

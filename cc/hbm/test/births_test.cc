@@ -322,6 +322,77 @@ TEST(Births, KeysWithoutASlotGoOverTheHost) {
   newborn.ExpectSame();
 }
 
+// The rows that a group bears for a member that goes on alone are no hits.
+TEST(Births, KeysOfAGroupWithoutASlotAreMisses) {
+  const auto device = NewEmulatedDevice();
+  DeviceCaller caller(device);
+  std::vector<std::unique_ptr<HbmTable>> tables;
+  std::vector<DeviceMember> members;
+  std::vector<int64_t> keys;
+  const uint32_t buckets = (400 + 63) / 64;
+  for (int64_t key = 10000; keys.size() < 190; ++key) {
+    if (device::PlaceOf(key, buckets).bucket == 1) keys.push_back(key);
+  }
+  for (int t = 0; t < 2; ++t) {
+    tables.push_back(GrowingTable(BasicOptions(4), device));
+    for (const auto& before : {Range(1000, 1200), Range(1200, 1201)}) {  // takes memory for 400 rows
+      caller.LookupAll(tables.back().get(), before);
+      MT_ASSERT_OK(Train(Sgd(before, 1.0f, 4), tables.back().get()));
+    }
+    members.push_back(caller.Plain(tables.back().get(), t == 0 ? keys : Range(0, 10)));
+  }
+  const TableStats before = tables[0]->Stats();
+  DevicePlan plan;
+  MT_ASSERT_OK(caller.Lookup(members, &plan));
+  const TableStats after = tables[0]->Stats();
+  EXPECT_EQ(after.tiers[0].misses - before.tiers[0].misses, 190);
+  EXPECT_EQ(after.tiers[0].hits, before.tiers[0].hits);
+  EXPECT_EQ(after.absent - before.absent, 190);
+  auto plain = MakeTable(BasicOptions(4));
+  EXPECT_TRUE(SameBits(caller.Values(members[0]), LookupAll(plain.get(), keys)));
+}
+
+// The arrays of births are the last ones that a lookup takes before it looks for its keys.
+TEST(Births, WithoutMemoryForThemTheHostIsAsked) {
+  for (const size_t tables : {1u, 2u}) {
+    int without = 0;
+    bool all = false;
+    for (int64_t fails_at = 0; !all; ++fails_at) {
+      const auto device = NewEmulatedDevice();
+      std::atomic<int64_t> until{-1};  // the next failures
+      auto source = std::make_shared<MemorySource>();
+      source->allocate = [&](size_t bytes) -> Result<void*> {
+        const int64_t left = until--;
+        if (left == 0 || left == 1) return ResourceExhaustedError("no memory for ", bytes);
+        return device->Allocate(bytes);
+      };
+      source->free = [&](void* memory) { device->Free(memory); };
+      DeviceCaller caller(device);
+      auto plain = MakeTable(BasicOptions(4));
+      std::vector<std::unique_ptr<HbmTable>> made;
+      std::vector<DeviceMember> members;
+      const std::vector<int64_t> keys = Range(0, 600);  // more than before: the pool has no memory
+      for (size_t t = 0; t < tables; ++t) {
+        made.push_back(MakeHbmTable(BasicOptions(4), 2000, device, 0, source));
+        members.push_back(caller.Plain(made.back().get(), keys));
+      }
+      until = fails_at + 1;
+      DevicePlan plan;
+      const Status status = caller.Lookup(members, &plan);
+      all = until >= 0;
+      until = -1;
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+        continue;
+      }
+      without += !all;
+      EXPECT_TRUE(SameBits(caller.Values(members.back()), LookupAll(plain.get(), keys)));
+      ASSERT_LT(fails_at, 200);
+    }
+    EXPECT_GE(without, 8);
+  }
+}
+
 TEST(Births, SeveralThreadsGetTheBitsOfThePlainTable) {
   Newborn newborn(Spec(InitializerKind::kNormal, 0.0f, 1.0f), 4);
   constexpr int kThreads = 4;
