@@ -49,11 +49,13 @@ class GivenValues {
   Status Run(const Gradients* gradients) {
     auto* const bad = scratch_->Pinned<uint32_t>(1);
     auto* const bad_on_device = scratch_->OnDevice<uint32_t>(1);
+    Upload upload(scratch_.get(), OutputGroup::Room(1) + GradientGroup::Room(1));
     MT_RETURN_IF_ERROR(scratch_->status());
+    MT_RETURN_IF_ERROR(Describe(gradients, bad_on_device, &upload));
     Status status;
     {
       MutexLock lock(queue_->enqueue());
-      status = Enqueue(gradients, bad_on_device);
+      status = Enqueue(gradients, bad_on_device, upload);
       if (status.ok()) status = device_->Copy(queue_->stream(), bad, bad_on_device, sizeof(uint32_t));
     }
     const Status done = device_->Synchronize(queue_->stream());
@@ -63,24 +65,23 @@ class GivenValues {
   }
 
  private:
-  Status Enqueue(const Gradients* gradients, uint32_t* bad) {
+  Status Describe(const Gradients* gradients, uint32_t* bad, Upload* upload) {
     MemberOutput::Keys keys{};
     keys.first_bad = bad;
     keys.n = static_cast<uint32_t>(output_.keys().n);
     keys.values = values_;
     MT_RETURN_IF_ERROR(output_.Describe(keys, /*training=*/false, scratch_.get()));
+    MT_RETURN_IF_ERROR(group_.Describe({&output_}, /*brought_up=*/false, upload));
+    return gradients == nullptr ? OkStatus() : backward_.Describe({Described(*gradients)}, /*given_values=*/true, upload);
+  }
+
+  Status Enqueue(const Gradients* gradients, uint32_t* bad, const Upload& upload) {
     MT_RETURN_IF_ERROR(device_->Fill(queue_->stream(), bad, 0xff, sizeof(uint32_t)));
-    Upload upload(scratch_.get(), OutputGroup::Room(1) + GradientGroup::Room(1));
-    MT_RETURN_IF_ERROR(scratch_->status());
-    OutputGroup group;
-    GradientGroup backward;
-    MT_RETURN_IF_ERROR(group.Describe({&output_}, /*brought_up=*/false, &upload));
-    if (gradients != nullptr) MT_RETURN_IF_ERROR(backward.Describe({Described(*gradients)}, /*given_values=*/true, &upload));
     MT_RETURN_IF_ERROR(upload.Send(queue_));
-    MT_RETURN_IF_ERROR(group.EnqueueRows());
-    if (gradients == nullptr) return group.EnqueueValues();
-    MT_RETURN_IF_ERROR(group.EnqueueScales());
-    return backward.Enqueue(queue_->stream(), device_->kernels());
+    MT_RETURN_IF_ERROR(group_.EnqueueRows());
+    if (gradients == nullptr) return group_.EnqueueValues();
+    MT_RETURN_IF_ERROR(group_.EnqueueScales());
+    return backward_.Enqueue(queue_->stream(), device_->kernels());
   }
 
   device::GradientMember Described(const Gradients& gradients) const {
@@ -96,6 +97,8 @@ class GivenValues {
 
   const float* const values_;
   MemberOutput output_;
+  OutputGroup group_;
+  GradientGroup backward_;
   DeviceQueue* const queue_;
   device::Device* const device_;
   const std::shared_ptr<Scratch> scratch_;

@@ -201,14 +201,15 @@ bool GroupFind::Run() {
                                     OutputGroup::Room(members) + RoomOfBirths());
   status_ = scratch_->status();
   if (!status_.ok()) return false;
+  status_ = DescribeAll(&upload);
+  if (!status_.ok()) return false;
+  if (!bearing_.empty()) DescribeBirths(&upload);
   {
     MutexLock lock(queue_->enqueue());
     for (const Member& member : members_) {
       if (member.op != nullptr) member.op->NoteSweeps();
     }
-    status_ = DescribeAll(&upload);
-    if (status_.ok() && !bearing_.empty()) DescribeBirths(&upload);
-    if (status_.ok()) status_ = Enqueue(upload);
+    status_ = Enqueue(upload);
   }
   Status done = queue_->Synchronize();
   if (!done.ok() && born_) {

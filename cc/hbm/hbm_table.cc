@@ -108,7 +108,7 @@ Status HbmTable::Check() const {
 // Values that go to host memory.
 class HbmTable::HostOutput : public HbmTable::Output {
  public:
-  Status Prepare(Operation* op) override {
+  Status Take(Operation* op) override {
     const auto dim = static_cast<size_t>(op->table->dim());
     bytes_ = op->n * dim * sizeof(float);
     gather_ = device::GatherArgs{op->find.rows, op->dedup.inverse, op->n, static_cast<uint32_t>(dim),
@@ -137,7 +137,7 @@ Status HbmTable::Find(Operation* op, Span<const int64_t> keys) { return FindKeys
 
 Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride, ReadFor reason) {
   HostOutput output;
-  MT_RETURN_IF_ERROR(output.Prepare(op));
+  MT_RETURN_IF_ERROR(output.Take(op));
   MT_RETURN_IF_ERROR(FinishLookup(op, &output, reason));
   if (op->asks_for_rows == 0) output.Write(stride, out);
   return OkStatus();
@@ -239,7 +239,7 @@ Status HbmTable::Peek(Span<const int64_t> keys, float* out, Span<const uint16_t>
   Operation op(this);
   MT_RETURN_IF_ERROR(FindKeys(&op, {keys, tables}, /*stamp=*/false));
   HostOutput output;
-  MT_RETURN_IF_ERROR(output.Prepare(&op));
+  MT_RETURN_IF_ERROR(output.Take(&op));
   if (op.counted->misses > 0) {
     MT_RETURN_IF_ERROR(CopyOutMisses(&op, CopyOutAs::kPeek, ReadFor::kTraining));
     MutexLock lock(enqueue_);

@@ -116,13 +116,16 @@ Status OutputGroup::EnqueueValues() const {
   return values_.items == 0 ? OkStatus() : kernels_->values(stream_, values_);
 }
 
-Status SoleOutput::Prepare(Operation* op) {
+Status SoleOutput::Take(Operation* op) {
   const MemberOutput::Keys keys{op->find.rows, nullptr, op->find.num_keys, nullptr, op->dedup.inverse, op->first_bad, op->n};
   MT_RETURN_IF_ERROR(member_->Describe(keys, op->training, &op->scratch));
-  Upload upload(&op->scratch, OutputGroup::Room(1));
+  upload_.emplace(&op->scratch, OutputGroup::Room(1));
   MT_RETURN_IF_ERROR(op->scratch.status());
-  MT_RETURN_IF_ERROR(group_.Describe({member_}, /*brought_up=*/false, &upload));
-  MT_RETURN_IF_ERROR(upload.Send(op->table->queue()));
+  return group_.Describe({member_}, /*brought_up=*/false, &*upload_);
+}
+
+Status SoleOutput::Prepare(Operation* op) {
+  MT_RETURN_IF_ERROR(upload_->Send(op->table->queue()));
   return group_.EnqueueRows();
 }
 

@@ -15,6 +15,7 @@
 #define CC_HBM_MEMBER_OUTPUT_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cc/hbm/operation.h"
@@ -80,6 +81,7 @@ class OutputGroup {
 class SoleOutput : public HbmTable::Output {
  public:
   explicit SoleOutput(MemberOutput* member) : member_(member) {}
+  Status Take(HbmTable::Operation* op) override;
   Status Prepare(HbmTable::Operation* op) override;
   Status Check(const HbmTable::Operation& op) const override { return member_->Check(op.counted->first_bad); }
   Status Enqueue(const HbmTable::Operation&) override { return group_.EnqueueValues(); }
@@ -87,6 +89,7 @@ class SoleOutput : public HbmTable::Output {
  private:
   MemberOutput* const member_;
   OutputGroup group_;
+  std::optional<Upload> upload_;
 };
 
 }  // namespace multitier::hbm

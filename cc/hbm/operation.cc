@@ -133,6 +133,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   op->find.used_pins = &numbers->used_pins;
   op->missed = device::CompactArgs{missed,         dedup.num_distinct, n,           {scan},        list, &numbers->misses,
                                    dedup.distinct, dedup.counts,       listed_keys, listed_counts, ranks};
+  if (output != nullptr) MT_RETURN_IF_ERROR(output->Take(op));
   if (!keys.on_device) std::copy(keys.host.begin(), keys.host.end(), pinned_keys);
   *pinned_end = n;
   op->busy = true;

@@ -41,8 +41,10 @@ struct HbmTable::BatchGrads {
 class HbmTable::Output {
  public:
   virtual ~Output() = default;
-  // Takes memory, and enqueues what Check needs. Runs before the numbers come down.
-  virtual Status Prepare(Operation* operation) = 0;
+  // Takes memory. Not under a lock: it may wait for the device.
+  virtual Status Take(Operation* operation) = 0;
+  // Enqueues what Check needs. Runs before the numbers come down.
+  virtual Status Prepare(Operation*) { return OkStatus(); }
   // An error of the input that only the device can see.
   virtual Status Check(const Operation&) const { return OkStatus(); }
   // Enqueues the values.

@@ -2,6 +2,9 @@
 
 #include "cc/hbm/scratch.h"
 
+#include <thread>
+
+#include "cc/hbm/test/device_caller.h"
 #include "cc/hbm/test/hbm_test_util.h"
 
 namespace multitier::hbm::scratch_test {
@@ -17,6 +20,59 @@ TEST(ScratchPool, TablesOfADeviceShareIt) {
   const int64_t before = *lent;
   MT_ASSERT_OK(Train(Sgd({1, 2, 3}, 1.0f, 4), second.get()));
   EXPECT_EQ(*lent, before);
+}
+
+// Looks whether memory is asked for under the lock of the queue: the pool may wait for the device, and other threads for the
+// lock.
+class LockWatchingDevice : public device::EmulatedDevice {
+ public:
+  LockWatchingDevice() : EmulatedDevice(Options(), &device::EmulatedKernels()) {}
+
+  Result<void*> Allocate(size_t bytes) override {
+    Look();
+    return EmulatedDevice::Allocate(bytes);
+  }
+  void Watch(DeviceQueue* queue) { queue_ = queue; }
+  int looks() const { return looks_; }
+  int held() const { return held_; }
+
+ private:
+  void Look() {
+    if (queue_ == nullptr) return;
+    ++looks_;
+    std::thread([this]() MT_NO_THREAD_SAFETY_ANALYSIS {
+      if (queue_->enqueue().try_lock()) return queue_->enqueue().unlock();
+      ++held_;
+    }).join();
+  }
+
+  DeviceQueue* queue_ = nullptr;
+  int looks_ = 0, held_ = 0;
+};
+
+TEST(ScratchPool, IsNotAskedUnderTheLockOfTheQueue) {
+  const auto device = std::make_shared<LockWatchingDevice>();
+  DeviceCaller caller(device);
+  std::vector<std::unique_ptr<HbmTable>> tables;
+  for (int t = 0; t < 2; ++t) tables.push_back(MakeHbmTable(BasicOptions(4), 64, device));
+  device->Watch(tables[0]->queue());
+  for (const size_t members : {1u, 2u}) {  // each batch larger than those before: the pool has no memory
+    const std::vector<int64_t> keys = Range(0, members == 1 ? 300 : 3000);
+    std::vector<DeviceMember> group;
+    for (size_t t = 0; t < members; ++t) {
+      DeviceMember member = caller.Plain(tables[t].get(), keys);
+      member.form = EntryForm::kRows;
+      member.indices = caller.memory()->Up(keys);
+      member.max_norm = 1.0f;
+      group.push_back(member);
+    }
+    const int before = device->looks();
+    DevicePlan plan;
+    MT_ASSERT_OK(caller.Lookup(group, &plan));
+    MT_ASSERT_OK(Train(Sgd(keys, 1.0f, 4), tables[0].get()));
+    EXPECT_GT(device->looks() - before, 10);
+  }
+  EXPECT_EQ(device->held(), 0);
 }
 
 TEST(ScratchPool, IsEmptiedWhenTooMuchLiesIdle) {
