@@ -43,7 +43,7 @@ DEFAULTS = {
     "dist_type": "roundrobin",
     "admit_strategy": None,
     "admission_counter": None,
-    "storage_type": "DRAM",
+    "storage_type": None,
     "storage_path": None,
 }
 
@@ -269,6 +269,17 @@ def test_a_storage_of_the_user_is_below_the_tiers_that_are_named(tmp_path):
         assert done.storage_type == sizes.completed(config(), done).storage_type == expected
     with pytest.raises(ValueError, match="with external_storage: expected 'DRAM'"):
         Options(storage_type="DRAM_SSDHASH", storage_path=path, **external)
+
+
+def test_rows_are_on_a_gpu_where_hbm_has_bytes_for_them(emulated_device, monkeypatch):
+    kind = lambda **fields: sizes.completed(config(), Options(**fields)).storage_type
+    some = {"local_hbm_for_values": 4096}
+    assert kind(**some) == kind(global_hbm_for_values=4096) == "HBM_DRAM"
+    assert kind() == "DRAM"
+    assert kind(**some, storage_type="DRAM") == "DRAM"
+    assert kind(**some, embedding_dtype=tf.bfloat16) == "DRAM"
+    monkeypatch.delenv("TF_MULTITIER_DEVICE")
+    assert kind(**some) == "DRAM"  # no GPU
 
 
 def test_the_bytes_of_the_first_tier_hold_rows_with_states(tmp_path):

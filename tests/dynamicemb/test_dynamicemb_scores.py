@@ -29,11 +29,11 @@ STRATEGIES = {
 }
 
 
-# What the tables of `_made` are in. HBM is on the emulated device.
+# What the tables of `_made` are in: HBM_DRAM because they have bytes of HBM. HBM is on the emulated device.
 KINDS = {
     "DRAM": {},
     "HBM": {"storage_type": "HBM"},
-    "HBM_DRAM": {"storage_type": "HBM_DRAM", "local_hbm_for_values": 256, "caching": True},
+    "HBM_DRAM": {"local_hbm_for_values": 256, "caching": True},
 }
 
 

@@ -52,7 +52,7 @@ def _on_hbm(check):
     @functools.wraps(check)
     def checked(self):
         kind = getattr(self.storage_type, "name", self.storage_type)
-        if kind == "DRAM" and self.external_storage is None:
+        if kind in (None, "DRAM") and self.external_storage is None:
             vars(self)["storage_type"] = os.environ["TF_MULTITIER_STORAGE_TYPE"]
             vars(self)["storage_path"] = os.environ["TF_MULTITIER_STORAGE_PATH"]
         check(self)

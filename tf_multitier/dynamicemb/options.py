@@ -230,7 +230,8 @@ class DynamicEmbTableOptions(Fields):
       dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect: whole keys are divided.
       admit_strategy: a FrequencyAdmissionStrategy. None: every key gets a row.
       admission_counter: a KVCounter, of admit_strategy: without that nothing is counted. None: a counter without a bound.
-      storage_type: the tiers, as in StorageOption: "HBM" and "HBM_DRAM" keep rows on a GPU. With external_storage: "DRAM" and
+      storage_type: the tiers, as in StorageOption: "HBM" and "HBM_DRAM" keep rows on a GPU. None: "HBM_DRAM" for float32 values
+        with bytes of HBM, if the build has CUDA and TensorFlow sees a GPU; else "DRAM". With external_storage: "DRAM" and
         "DRAM_PMEM" are above it; "EXTERNAL" is it alone.
       storage_path: the folder of tiers with files.
 
@@ -264,7 +265,7 @@ class DynamicEmbTableOptions(Fields):
     dist_type: str = "roundrobin"
     admit_strategy: FrequencyAdmissionStrategy | None = None
     admission_counter: KVCounter | None = None
-    storage_type: str = "DRAM"
+    storage_type: str | None = None
     storage_path: str | None = None
 
     def __post_init__(self):
@@ -334,17 +335,18 @@ class DynamicEmbTableOptions(Fields):
     def _check_storage(self):
         if self.external_storage is not None:
             external_storage.check(self.external_storage, self._where("external_storage"))
-            kind = getattr(self.storage_type, "name", self.storage_type)
+            kind = getattr(self.storage_type, "name", self.storage_type) or "DRAM"
             one_of(self._where("storage_type") + " with external_storage", kind, EXTERNAL_TYPES)
             vars(self)["storage_type"] = kind
             return
         try:
-            option = StorageOption(self.storage_type, self.storage_path)
+            option = StorageOption(self.storage_type or "DRAM", self.storage_path)
         except (TypeError, ValueError) as error:
             message = str(error).replace("StorageOption.", type(self).__name__ + ".")
             raise type(error)(message) from None
-        kind = typing.cast(StorageType, option.storage_type)
-        vars(self).update(storage_type=kind.name, storage_path=option.storage_path)
+        if self.storage_type is not None:
+            vars(self)["storage_type"] = typing.cast(StorageType, option.storage_type).name
+        vars(self)["storage_path"] = option.storage_path
 
     def _with(self, name, value):
         follows = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from tf_multitier._src.execution import placement
 from tf_multitier._src.options.option_values import integer
 from tf_multitier._src.options.option_values import real
 from tf_multitier.dynamicemb import initializers
@@ -117,7 +118,10 @@ def completed(
     rows = options.max_capacity or get_sharded_table_capacity(
         config, world_size, options.bucket_capacity
     )
-    kind = options.storage_type
+    dtype = options.embedding_dtype or config.data_type.dtype
+    # Without bytes of HBM dynamicemb, too, has the rows in host memory.
+    on_gpu = local > 0 and dtype == tf.float32 and placement.has_hbm()
+    kind = options.storage_type or ("HBM_DRAM" if on_gpu else "DRAM")
     if options.external_storage:
         kind = table_options.EXTERNAL_TYPES[kind]
     tiers = len(kind.split("_"))
@@ -129,7 +133,7 @@ def completed(
     first = options.init_capacity
     return dataclasses.replace(
         options,
-        embedding_dtype=options.embedding_dtype or config.data_type.dtype,
+        embedding_dtype=dtype,
         dim=config.embedding_dim,
         max_capacity=rows,
         local_hbm_for_values=local,
@@ -154,7 +158,7 @@ def rows_of_first_tier(
       kind: the optimizer, whose states are part of a row.
     """
     capacity = typing.cast(int, options.max_capacity)
-    if len(options.storage_type.split("_")) == 1:
+    if len(typing.cast(str, options.storage_type).split("_")) == 1:
         return capacity
     states = kind if options.training else None
     row = row_bytes(config.embedding_dim, options.embedding_dtype, states)

@@ -148,7 +148,7 @@ class TablePlan:
         HBM above other tiers does not count: each of its rows has a place below.
         """
         options = typing.cast(DynamicEmbTableOptions, self._options)
-        names = options.storage_type.split("_")
+        names = typing.cast(str, options.storage_type).split("_")
         first = sizes.rows_of_first_tier(self._config, options, optimizer)
         if not evicts:
             return [first] if len(names) > 1 else None

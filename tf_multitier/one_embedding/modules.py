@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from tf_multitier import lookup
 from tf_multitier import options as variable_options
+from tf_multitier._src.execution import placement
 from tf_multitier._src.lookup import padding
 from tf_multitier._src.options import key_types
 from tf_multitier._src.options.option_values import integer
@@ -169,7 +170,7 @@ class Embedding(tf.Module):
         if not isinstance(device, str):
             raise TypeError(f"{self._where}: device: expected 'cpu' or 'cuda', found {device!r}")
         kind = one_of(f"{self._where}: device", device.split(":", maxsplit=1)[0], ("cpu", "cuda"))
-        if kind == "cuda" and not stores.has_hbm():
+        if kind == "cuda" and not placement.has_hbm():
             _say_once(
                 f"{self._where}: to({device!r}): this build or machine has no GPU for rows: they are on the CPU"
             )

@@ -19,9 +19,6 @@ import numbers
 import os
 import typing
 
-import tensorflow as tf
-
-from tf_multitier._src.options import storage_option
 from tf_multitier._src.options.option_values import integer
 from tf_multitier._src.options.storage_option import StorageOption
 from tf_multitier.one_embedding import options
@@ -31,13 +28,6 @@ _BUCKETS = 1024  # of keys, whole ones of which a rank has
 # Bytes of DRAM between HBM and an SSD if the store has no host cache.
 _LEAST_DRAM = 64 << 20
 _MIB = 1 << 20
-
-
-def has_hbm() -> bool:
-    """Whether this build and this machine have storage types with HBM."""
-    if os.environ.get(storage_option.ENV_DEVICE) == "emulated":
-        return True
-    return storage_option._built_with_cuda() and bool(tf.config.list_physical_devices("GPU"))
 
 
 class Store:

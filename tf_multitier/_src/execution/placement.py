@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import typing
 
 import tensorflow as tf
 
 from tf_multitier._src.options import option_record
+from tf_multitier._src.options import storage_option
 from tf_multitier._src.options.handle_attrs import HBM_HANDLE_OP_TYPE
 from tf_multitier._src.options.handle_attrs import is_handle
 from tf_multitier._src.tensorflow.internals import device_scope
@@ -38,6 +40,13 @@ def _may_be_on_gpu(storage_type, num_partitions):
 def _storage_type(attrs):
     record = option_record.complete(attrs["options"], value_dtype=tf.as_dtype(attrs["dtype"]).name)
     return record["storage_type"]
+
+
+def has_hbm() -> bool:
+    """Whether this build and this machine have storage types with HBM."""
+    if os.environ.get(storage_option.ENV_DEVICE) == "emulated":
+        return True
+    return storage_option.built_with_cuda() and bool(tf.config.list_physical_devices("GPU"))
 
 
 def is_gpu(device: str) -> bool:

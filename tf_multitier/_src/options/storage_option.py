@@ -168,7 +168,7 @@ _SAME_TIERS = {
 }
 
 
-def _built_with_cuda():
+def built_with_cuda() -> bool:
     """Whether types with HBM are left to the machine that holds the variable: it refuses them where it has no GPU."""
     try:
         from tf_multitier import _build_info
@@ -184,7 +184,7 @@ def check_storage_available(name, storage):
       NotImplementedError: this build has no tiers for the type. The message names the type, the reason and the available types.
     """
     kind = _SAME_TIERS.get(storage.storage_type, storage.storage_type)
-    if os.environ.get(ENV_DEVICE) == "emulated" or _built_with_cuda():
+    if os.environ.get(ENV_DEVICE) == "emulated" or built_with_cuda():
         return kind
     if kind not in AVAILABLE_STORAGE_TYPES:
         available = ", ".join(t.name for t in AVAILABLE_STORAGE_TYPES if t not in _SAME_TIERS)
