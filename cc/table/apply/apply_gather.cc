@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint32_t kGroup = 32;
 constexpr size_t kHoldKeys = 512;  // a small batch: it holds the locks of all shards no longer than a large one holds one
+constexpr size_t kFirstLevelBytes = 40 << 10;    // for the rows of two groups
+constexpr size_t kSecondLevelBytes = 256 << 10;  // for all rows, from Gather to Update
 
 }  // namespace
 
@@ -26,6 +28,8 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
       keys.may_hold && base_.shards.size() > 1 && keys.keys.size() <= kHoldKeys && base_.tiers.count() == 0 && !refuses();
   batch_->SortByShard(keys.keys, holds ? 0 : base_.shards.log2(), keys.distinct);
   batch_->PrepareDedup();
+  const size_t stride = base_.layout()->stride();
+  rows_stay_cached_ = keys.keys.size() * stride <= kSecondLevelBytes && 2 * kGroup * stride <= kFirstLevelBytes;
   rows_.resize(batch_->num_keys());
   slots_.assign(batch_->num_keys(), kNoLocation);
   states_.assign(batch_->num_keys(), State::kNothing);
@@ -88,41 +92,47 @@ Status ApplyOperation::GatherEntries(uint32_t begin, uint32_t end, LockOf lock_o
   const KeyBatch& batch = *batch_;
   std::vector<uint32_t> absent;
   RowHeader* rows[2][kGroup];
-  uint32_t slots[2][kGroup];
+  uint32_t slots[4][kGroup];  // of a group whose buckets are fetched: the caller's places
+  const bool has_places = !keys_.places.empty();
+  const size_t row_bytes = RowBytesAhead(*rows_of(begin).layout());
   auto place_of = [&](uint32_t e) {
-    if (keys_.places.empty()) return EmbeddingTable::kNoPlace;
+    if (!has_places) return EmbeddingTable::kNoPlace;
     const uint32_t place = keys_.places[batch.first_position(e)];
     return place < rows_of(e).scan().row_slots() ? place : EmbeddingTable::kNoPlace;  // the table may be another one since
   };
+  const auto of = [begin](uint32_t from) { return (from - begin) / kGroup; };  // the number of a group
   auto fetch_buckets = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      if (place_of(e) == EmbeddingTable::kNoPlace) rows_of(e).Prefetch(batch.hash(e));
+      const uint32_t place = place_of(e);
+      slots[of(from) % 4][e - from] = place;
+      if (place == EmbeddingTable::kNoPlace) rows_of(e).Prefetch(batch.hash(e));
     }
   };
-  auto locate = [&](uint32_t e) {
-    const uint32_t place = place_of(e);
-    return place != EmbeddingTable::kNoPlace ? place : rows_of(e).FindHomeRow(batch.hash(e));
-  };
-  auto fetch_rows = [&](uint32_t from, int to) {
+  auto fetch_rows = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      const uint32_t location = locate(e);
-      RowHeader* const row = location == ShardIndex::kNone ? nullptr : rows_of(e).row(location);
-      rows[to][e - from] = row;
-      slots[to][e - from] = location;
-      if (row != nullptr) PrefetchLine<PrefetchTo::kSecondLevel>(row);
+      const ShardRows& shard = rows_of(e);
+      uint32_t& slot = slots[of(from) % 4][e - from];
+      if (slot == EmbeddingTable::kNoPlace) slot = shard.FindHomeRow(batch.hash(e));
+      RowHeader* const row = slot == ShardIndex::kNone ? nullptr : shard.row(slot);
+      rows[of(from) % 2][e - from] = row;
+      if (row == nullptr) continue;
+      if (rows_stay_cached_) {
+        PrefetchBytes(row, row_bytes);
+      } else {
+        PrefetchLine<PrefetchTo::kSecondLevel>(row);
+      }
     }
   };
   fetch_buckets(begin);
   fetch_buckets(begin + kGroup);
-  fetch_rows(begin, 0);
-  int current = 0;
+  fetch_rows(begin);
   int64_t hits = 0;
-  for (uint32_t from = begin; from < end; from += kGroup, current ^= 1) {
+  for (uint32_t from = begin; from < end; from += kGroup) {
     fetch_buckets(from + 2 * kGroup);
-    fetch_rows(from + kGroup, current ^ 1);
+    fetch_rows(from + kGroup);
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      RowHeader* row = rows[current][e - from];
-      uint32_t slot = slots[current][e - from];
+      RowHeader* row = rows[of(from) % 2][e - from];
+      uint32_t slot = slots[of(from) % 4][e - from];
       if (row == nullptr || row->key != batch.key(e) || row->has(kRowFree)) {
         const Found found = rows_of(e).Find(batch.key(e), batch.hash(e));
         row = found.row;
@@ -140,7 +150,7 @@ Status ApplyOperation::GatherEntries(uint32_t begin, uint32_t end, LockOf lock_o
           continue;
         }
       }
-      rows_of(e).Pin(row);
+      ShardRows::Pin(row);
       rows_[e] = row;
       slots_[e] = slot;
       states_[e] = State::kRow;

@@ -18,6 +18,7 @@
 #ifndef CC_TABLE_APPLY_APPLY_OPERATION_H_
 #define CC_TABLE_APPLY_APPLY_OPERATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -99,6 +100,16 @@ class ApplyOperation {
     ShardRows* const rows = &*lock;
     return visit([&lock](uint32_t) -> Shard::Locked& { return lock; }, [rows](uint32_t) -> ShardRows& { return *rows; });
   }
+  // Whether a part's rows are asked for before they change. `rows`: of its first shard.
+  bool NotesChanges(const ShardRows& rows) const {
+    if (held_.empty()) return rows.notes_changes();
+    return std::any_of(held_.begin(), held_.end(), [](const Shard::Locked& lock) { return lock->notes_changes(); });
+  }
+
+  // What is fetched of a row that is updated; the hardware fetches the rest of a longer one.
+  static size_t RowBytesAhead(const RowLayout& layout) {
+    return std::min<size_t>(sizeof(RowHeader) + layout.row_bytes(), 2048);
+  }
 
   // --- Gather: apply_gather.cc
   void CountInFilter(int part, bool add);
@@ -144,6 +155,11 @@ class ApplyOperation {
   template <typename LockOf, typename RowsOf>
   void UpdateEntries(const UpdateArguments& update, uint32_t begin, uint32_t end, LockOf lock_of, RowsOf rows_of,
                      FreedRecords* freed);
+  // Fetches the rows of the entries, and their gradients.
+  void FetchRows(const ApplyRequest& request, size_t row_bytes, uint32_t begin, uint32_t end) const;
+  // The headers of n rows whose data the rule has changed.
+  template <typename RowsOf>
+  void FinishRows(const UpdateArguments& update, const uint32_t* entries, size_t n, RowsOf rows_of, FreedRecords* freed);
   void CountKey(Shard::Locked& lock, uint32_t entry, int64_t version);
 
   TableBase& base_;
@@ -154,6 +170,7 @@ class ApplyOperation {
   std::vector<Shard::Locked> held_;  // of all shards; empty where each part takes the lock of its shard
   Status no_room_;                   // the sticky error: no row may be created or promoted
   uint64_t stamp_ = 0;
+  bool rows_stay_cached_ = false;             // Gather fetches whole rows, and Update finds them there
   std::vector<RowHeader*> rows_;              // [entries] of kRow
   std::vector<uint32_t> slots_;               // [entries] of rows_; kNoLocation where Gather did not learn it
   std::vector<State> states_;                 // [entries]

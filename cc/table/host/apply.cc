@@ -32,7 +32,10 @@ Status CheckRequest(const ApplyRequest& request, const TableOptions& options, si
     return InvalidArgumentError("table '", table, "': tables: expected 0 to ", tables - 1, ", found tables[", i,
                                 "] = ", request.tables[i]);
   }
+  int64_t signs = 0;  // of all counts: a loop without a branch
+  for (const int64_t count : request.counts) signs |= count;
   for (const int64_t count : request.counts) {
+    if (signs >= 0) break;
     if (count < 0) return InvalidArgumentError("table '", table, "': apply: counts: expected at least 0, found ", count);
   }
   const size_t hyper = request.rule->hyperparameters().size();

@@ -88,7 +88,7 @@ class ShardRows {
   // A counted key becomes a row with its initial value. The row remembers the entry, so that Unpin can restore it, and
   // takes over its pins. REQUIRES: as CreateUncommitted
   RowHeader* CreateFromCounted(const Found& found, uint64_t clock);
-  void Pin(RowHeader* row) { ++row->pins; }
+  static void Pin(RowHeader* row) { ++row->pins; }
   // Removes one pin. If it was the last pin of an uncommitted row, removes the row.
   void Unpin(RowHeader* row);
   // Call it before the row's data or header change. Returns the data. slot: of the row; kNoLocation where the caller does not
@@ -109,6 +109,13 @@ class ShardRows {
   // Call it after a change. Records a use at access `touched` by a batch of `batch` keys; touched 0: no use. Frees the row's
   // clean copy and removes one pin. REQUIRES: BeginChange, Commit
   void FinishChange(RowHeader* row, uint64_t touched, size_t batch, FreedRecords* freed);
+  // The same for a row that has no copy and no use to record: asks for no shard. False: it is another one, and as it was.
+  static bool FinishPlainChange(RowHeader* row, uint64_t touched) {
+    if (touched != 0 || row->below != kNoLocation) return false;
+    row->flags &= static_cast<uint16_t>(~kRowDemoting);
+    --row->pins;
+    return true;
+  }
   // A row's frequency, version or recency may have become less.
   void Reorder(RowHeader* row, uint64_t hash, uint64_t clock);
   // Takes a row out of the table. A row that an apply holds becomes uncommitted again. The caller counts it
