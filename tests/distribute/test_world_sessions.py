@@ -311,20 +311,25 @@ def test_a_rank_that_ends_after_a_step_of_its_own_failed_ends_the_steps_of_other
     assert re.search(HAS_ENDED, lines["worker 0"][-1])
 
 
-# The process of rank 1 is gone, while rank 0 waits for it in a step.
+# Rank 0 loses the process of rank 1 in a step.
 GONE = """
-    from tf_multitier.distribute import sessions
-    with tf.train.MonitoredTrainingSession() as session:
+    class Lost(tf.train.SessionRunHook):
+        def before_run(self, context):
+            if lost:
+                raise tf.errors.UnavailableError(None, None, "Socket closed")
+
+    lost = []
+    with tf.train.MonitoredTrainingSession(hooks=[Lost()]) as session:
+        pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
         session.run(train, {ids: [1, 2, 3]})
         if strategy.rank():
-            with sessions._progress(strategy._world, 0) as theirs:
-                while not theirs()[3]:
-                    pass
             os._exit(0)
+        assert select.select([pid], [], [], 60)[0]
+        lost.append(True)
         try:
             session.run(train, {ids: [1, 2, 3]})
-        except tf.errors.OpError as error:
-            print("error", str(error).replace(chr(10), " "))
+        except tf.errors.FailedPreconditionError as error:
+            print("error", error.message)
             sys.stdout.flush()
             os._exit(9)
 
@@ -334,6 +339,27 @@ main()
 
 def test_a_monitored_session_does_not_wait_for_a_rank_that_is_gone(tmp_path):
     begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
-    code = begin.replace("timeout=200", "timeout=60") + GONE
-    lines, _ = launch(tmp_path, code, "--workers=2", status=9)
-    assert re.search(HAS_ENDED + "|late or dead", lines["worker 0"][-1])
+    lines, _ = launch(tmp_path, begin + GONE, "--workers=2", status=9, seconds=150)
+    assert "rank 0 of 2: expected all ranks to stay connected" in lines["worker 0"][-1]
+
+
+# Rank 1 does not come.
+ABSENT = """
+    try:
+        tf.Session()
+    except tf.errors.DeadlineExceededError as error:
+        print("error", error.message)
+        sys.stdout.flush()
+        os._exit(9)
+
+main()
+"""
+
+
+def test_a_session_waits_for_a_rank_that_does_not_come_for_the_timeout(tmp_path):
+    begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
+    begin = begin.replace("timeout=200", "timeout=3").replace(
+        "    strategy =", "    if index: select.select([], [], [])\n    strategy ="
+    )
+    lines, _ = launch(tmp_path, begin + ABSENT, "--workers=2", status=9, seconds=150)
+    assert "a session: rank 1 of 2 does not answer within 3 s" in lines["worker 0"][-1]

@@ -60,7 +60,8 @@ def _signal_kept(number):
 class CollectiveStrategy:
     """The processes that train together.
 
-    An evaluator of the cluster is a world of one process, which restores the checkpoints of the others.
+    An evaluator of the cluster is a world of one process, which restores the checkpoints of the others. SIGTERM does what it did before,
+    though TensorFlow would take it.
 
     Args:
       cluster_resolver: of tf.distribute.cluster_resolver. None: TF_CONFIG; without it, a world of one process.

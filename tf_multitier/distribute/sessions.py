@@ -68,10 +68,35 @@ def _init(original, world, target_of_process):
     def init(self, target="", graph=None, config=None):
         if not target and world.is_used_in(graph or _v1.get_default_graph()):
             target, config = target_of_process, _config(world, config)
+            _expect_all(world)
             _wait_at_exit(world)
         original(self, target, graph, config=config)
 
     return init
+
+
+def _expect_all(world):
+    """Rank 0 waits for the other ranks: TensorFlow would wait for ever for one that does not come."""
+    until = time.monotonic() + world.timeout
+    for rank in range(1, world.size) if not world.rank else ():
+        while not _answers(world, rank):
+            if time.monotonic() > until:
+                raise tf.errors.DeadlineExceededError(
+                    None,
+                    None,
+                    f"a session: rank {rank} of {world.size} does not answer within {world.timeout:g} s: start all ranks, or make "
+                    "CollectiveStrategy with a longer timeout",
+                )
+            time.sleep(_PAUSE)
+
+
+def _answers(world, rank):
+    try:
+        with _progress(world, rank) as theirs:
+            theirs()
+    except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError):
+        return False
+    return True
 
 
 def _config(world, config):
@@ -170,16 +195,13 @@ def _save(original, world):
     def save(self, sess, *args, **kwargs):
         others = range(1, world.size) if not world.rank and world.is_used_in(sess.graph) else ()
         for rank in others:
-            try:
-                with _progress(world, rank) as theirs:
-                    theirs()
-            except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
+            if not _answers(world, rank):
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
                     f"a save: rank {rank} of {world.size}, whose rows it has, is dead, or does not answer for {_LONGEST_ANSWER} ms: end all "
                     "ranks, and start them again from the last checkpoint",
-                ) from error
+                )
         return original(self, sess, *args, **kwargs)
 
     return save
