@@ -5,24 +5,19 @@
 #include <cstring>
 #include <vector>
 
-#include "cc/base/philox.h"
 #include "cc/optimizer/ema_rule.h"
+#include "cc/optimizer/rounding_bits.h"
 #include "cc/row/value_codec.h"
 #include "cc/row/value_column.h"
 
 namespace multitier {
 namespace {
 
-constexpr uint32_t kDomain = 0x53544f43u;  // "STOC"
-
 template <typename Half>
 void StoreRow(const float* values, int dim, int64_t key, int64_t step, uint8_t* row) {
   auto* const out = reinterpret_cast<Half*>(row);
-  const auto key_bits = static_cast<uint64_t>(key), step_bits = static_cast<uint64_t>(step);
   for (int d = 0; d < dim; d += 4) {
-    const PhiloxBlock random =
-        Philox4x32(static_cast<uint32_t>(d / 4), static_cast<uint32_t>(key_bits), static_cast<uint32_t>(key_bits >> 32),
-                   static_cast<uint32_t>(step_bits), static_cast<uint32_t>(step_bits >> 32), kDomain);
+    const PhiloxBlock random = RoundingBits(key, step, static_cast<uint32_t>(d / 4));
     for (int i = 0; i < 4 && d + i < dim; ++i) StoreStochastically(values[d + i], random.v[i], &out[d + i]);
   }
 }

@@ -1,8 +1,5 @@
-// UpdateStochastically: an update of rows whose values have 16 bits, with stochastic rounding (value_codec.h).
-//
-// The random bits of an element are one word of Philox4x32-10: of key (upper word of the step, "STOC") and counter (number of
-// the group of four elements, lower and upper word of the embedding key, lower word of the step). So they depend on nothing
-// else, and two runs are equal.
+// UpdateStochastically: an update of rows whose values have 16 bits, with stochastic rounding (value_codec.h) by the bits of
+// rounding_bits.h.
 //
 // Thread-safe, as UpdateRule::Update is.
 

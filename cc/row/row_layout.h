@@ -27,10 +27,10 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/row/dtype.h"
 
 namespace multitier {
 
-enum class DType : uint8_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 size_t DTypeSize(DType dtype);
 const char* DTypeName(DType dtype);  // "float32", ...
 Result<DType> ParseDType(const std::string& name);

@@ -1,4 +1,5 @@
-// Converts the elements of a value column to float32 and back. Only this arithmetic depends on the column's dtype.
+// Converts the elements of a value column to float32 and back. Only this arithmetic depends on the column's dtype. A CPU and a
+// GPU run it from the same source.
 //
 // Rounding is to nearest, ties to even, or stochastic. NaN stays NaN. A value that is too large for the type becomes infinity.
 // Load and store use selects instead of branches, so that loops are vectorized. They do not use F16C instructions, so that they
@@ -10,7 +11,7 @@
 #include <cstdint>
 
 #include "cc/base/float_bits.h"
-#include "cc/base/multiversion.h"
+#include "cc/base/host_device.h"
 
 namespace multitier {
 
@@ -21,10 +22,10 @@ struct Float16 {
   uint16_t bits;
 };
 
-MT_ALWAYS_INLINE float LoadValue(float x) { return x; }
-MT_ALWAYS_INLINE float LoadValue(BFloat16 x) { return BitsFloat(static_cast<uint32_t>(x.bits) << 16); }
+MT_HOST_DEVICE float LoadValue(float x) { return x; }
+MT_HOST_DEVICE float LoadValue(BFloat16 x) { return BitsFloat(static_cast<uint32_t>(x.bits) << 16); }
 
-MT_ALWAYS_INLINE float LoadValue(Float16 x) {
+MT_HOST_DEVICE float LoadValue(Float16 x) {
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu);
   // The exponent is too small by 112. Below the normal range the bits count units of 2^-24.
   const uint32_t subnormal = FloatBits(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
@@ -34,9 +35,9 @@ MT_ALWAYS_INLINE float LoadValue(Float16 x) {
   return BitsFloat(bits | static_cast<uint32_t>(x.bits & 0x8000u) << 16);
 }
 
-MT_ALWAYS_INLINE void StoreValue(float x, float* out) { *out = x; }
+MT_HOST_DEVICE void StoreValue(float x, float* out) { *out = x; }
 
-MT_ALWAYS_INLINE void StoreValue(float x, BFloat16* out) {
+MT_HOST_DEVICE void StoreValue(float x, BFloat16* out) {
   const uint32_t bits = FloatBits(x);
   // The selects are in 32 bits: of 16 bits they take twice the vector instructions.
   const bool nan = x != x;
@@ -45,7 +46,7 @@ MT_ALWAYS_INLINE void StoreValue(float x, BFloat16* out) {
   out->bits = static_cast<uint16_t>((quiet + half) >> 16);
 }
 
-MT_ALWAYS_INLINE void StoreValue(float x, Float16* out) {
+MT_HOST_DEVICE void StoreValue(float x, Float16* out) {
   const uint32_t sign = (FloatBits(x) >> 16) & 0x8000u;
   const uint32_t magnitude = FloatBits(x) & 0x7fffffffu;
   const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
@@ -59,13 +60,13 @@ MT_ALWAYS_INLINE void StoreValue(float x, Float16* out) {
 
 // Stochastic rounding: up or down by `random`, 32 uniform bits, so that the expected result is x. A value of the type stays.
 
-inline void StoreStochastically(float x, uint32_t random, BFloat16* out) {
+MT_HOST_DEVICE void StoreStochastically(float x, uint32_t random, BFloat16* out) {
   const uint32_t bits = FloatBits(x);
   if ((bits & 0x7fffffffu) >= 0x7f800000u) return StoreValue(x, out);
   out->bits = static_cast<uint16_t>((bits + (random & 0xffffu)) >> 16);
 }
 
-inline void StoreStochastically(float x, uint32_t random, Float16* out) {
+MT_HOST_DEVICE void StoreStochastically(float x, uint32_t random, Float16* out) {
   const uint32_t sign = (FloatBits(x) >> 16) & 0x8000u;
   const uint32_t magnitude = FloatBits(x) & 0x7fffffffu;
   if (magnitude >= 0x477fe000u) return StoreValue(x, out);  // 65504, the largest, and above
