@@ -5,6 +5,7 @@
 //   LoadFourWords(p)            one load of 16 bytes that no thread of the launch writes
 //   LoadOwnFourWords(p)         the same, of 16 bytes that this thread alone may have written
 //   LoadFour, StoreFour         four floats, or any 16 bytes, by one load or store
+//   LoadTwo, StoreTwo           8 bytes by one load or store
 //   CountAddition()             tells the emulator's Stats of one in a chain of additions
 //   MT_UNROLL for (...)         a loop of constant length whose variables stay in registers
 //   MT_NO_UNROLL for (...)      a loop that would take too many registers if the compiler unrolled it
@@ -36,6 +37,10 @@ struct alignas(16) FourWords {
 
 struct __attribute__((aligned(16), may_alias)) Four {
   float x[4];
+};
+
+struct __attribute__((aligned(8), may_alias)) TwoWords {
+  uint32_t word[2];
 };
 
 }  // namespace multitier::device
@@ -100,6 +105,13 @@ __device__ __forceinline__ Four LoadFour(const void* p) {
 }
 __device__ __forceinline__ void StoreFour(void* p, const Four& four) {
   *static_cast<float4*>(p) = make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
+}
+__device__ __forceinline__ TwoWords LoadTwo(const void* p) {
+  const uint2 words = *static_cast<const uint2*>(p);
+  return TwoWords{{words.x, words.y}};
+}
+__device__ __forceinline__ void StoreTwo(void* p, const TwoWords& words) {
+  *static_cast<uint2*>(p) = make_uint2(words.word[0], words.word[1]);
 }
 __device__ __forceinline__ void CountAddition() {}
 __device__ __forceinline__ uint32_t Again(uint32_t x) {
@@ -171,6 +183,8 @@ __forceinline__ FourWords LoadFourWords(const void* p) { return *static_cast<con
 __forceinline__ FourWords LoadOwnFourWords(const void* p) { return LoadFourWords(p); }
 __forceinline__ Four LoadFour(const void* p) { return *static_cast<const Four*>(p); }
 __forceinline__ void StoreFour(void* p, const Four& four) { *static_cast<Four*>(p) = four; }
+__forceinline__ TwoWords LoadTwo(const void* p) { return *static_cast<const TwoWords*>(p); }
+__forceinline__ void StoreTwo(void* p, const TwoWords& words) { *static_cast<TwoWords*>(p) = words; }
 __forceinline__ void CountAddition() { simt::CountAddition(); }
 __forceinline__ uint32_t Again(uint32_t x) { return x; }
 

@@ -10,6 +10,7 @@
 #include "cc/device/kernels/member_items.h"
 #include "cc/device/kernels/test_memory.h"
 #include "cc/group_lookup/pooling.h"
+#include "cc/row/value_column.h"
 
 namespace multitier::device_pooling_test {
 namespace {
@@ -59,13 +60,13 @@ class DevicePooling : public testing::TestWithParam<PoolCase> {
                 static_cast<uint32_t>(items)};
   }
 
-  device::OutputMember MemberOf(const Sample& sample, int64_t batch, int dim, int64_t stride, Combiner combiner,
+  device::OutputMember MemberOf(const Sample& sample, int64_t batch, int dim, DType dtype, int64_t stride, Combiner combiner,
                                 float max_norm) {
-    const size_t row_bytes = sizeof(DeviceRowHeader) + (static_cast<size_t>(dim) * sizeof(float) + 15) / 16 * 16;
+    const size_t row_bytes = sizeof(DeviceRowHeader) + RowLayout::Create(dim, dtype)->row_bytes();
     std::vector<uint8_t> rows(sample.keys * row_bytes, 0);
     for (uint32_t k = 0; k < sample.keys; ++k) {
-      std::memcpy(rows.data() + k * row_bytes + sizeof(DeviceRowHeader), sample.values.data() + k * static_cast<size_t>(dim),
-                  static_cast<size_t>(dim) * sizeof(float));
+      WriteColumn(dtype, sample.values.data() + k * static_cast<size_t>(dim), static_cast<size_t>(dim),
+                  rows.data() + k * row_bytes + sizeof(DeviceRowHeader));
     }
     uint8_t* const on_device = memory_->Up(rows);
     std::vector<uint8_t*> places;
@@ -75,6 +76,7 @@ class DevicePooling : public testing::TestWithParam<PoolCase> {
     m.rows = memory_->Up(places);
     m.num_keys = memory_->Up(std::vector<uint32_t>{sample.keys});
     m.max_keys = sample.keys;
+    m.value_dtype = dtype;
     m.inverse = memory_->Up(sample.inverse);
     m.entries = static_cast<uint32_t>(sample.indices.size());
     m.pooled = true;
@@ -111,17 +113,23 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
   const PoolCase c = GetParam();
   std::mt19937_64 random(c.entries + 3);
   const auto dim = static_cast<size_t>(c.dim);
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  size_t number = 0;
   for (const Combiner combiner : {Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
     for (const bool weighted : {false, true}) {
       for (const float max_norm : {-1.0f, 2.5f}) {
-        const Sample sample(c.batch, c.entries, c.distinct, c.dim, weighted, &random);
+        const DType dtype = kTypes[(number++ + c.entries) % 3];
+        Sample sample(c.batch, c.entries, c.distinct, c.dim, weighted, &random);
         const int64_t stride = c.dim + (weighted ? 3 : 0);
         SparseBatch batch{sample.indices, sample.weights, c.batch, c.dim, combiner, stride};
-        const device::OutputMember m = MemberOf(sample, c.batch, c.dim, stride, combiner, max_norm);
+        RoundValues(dtype, sample.values.data(), sample.values.size());
+        const device::OutputMember m = MemberOf(sample, c.batch, c.dim, dtype, stride, combiner, max_norm);
         const device::DeviceKernels& kernels = device_->kernels();
         ASSERT_TRUE(kernels.entry_rows(stream_, One<device::OutputArgs>(m, device::EntryItems(m))).ok());
         ASSERT_TRUE(kernels.scales(stream_, One<device::OutputArgs>(m, device::ScaleItems(m))).ok());
-        ASSERT_TRUE(kernels.values(stream_, One<device::OutputArgs>(m, device::ValueItems(m))).ok());
+        auto values_args = One<device::OutputArgs>(m, device::AllValueItems(m));
+        values_args.halves = dtype != DType::kFloat32;
+        ASSERT_TRUE(kernels.values(stream_, values_args).ok());
         std::vector<float> values = sample.values, out(static_cast<size_t>(c.batch * stride), 0.0f);
         if (max_norm >= 0) ClipByNorm(values.data(), sample.keys, c.dim, max_norm);
         const std::vector<int32_t> places(sample.inverse.begin(), sample.inverse.end());

@@ -108,7 +108,7 @@ Status HbmTable::Sum(Operation* op, const BatchGrads& batch, const ApplyRequest&
 }
 
 device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyRequest& request, const Gradients& gradients,
-                                          int64_t version) const {
+                                          const NotedApply& noted) const {
   device::UpdateArgs update{};
   update.rows = op.find.rows;
   update.num_keys = op.find.num_keys;
@@ -118,7 +118,11 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   update.dim = static_cast<uint32_t>(dim());
   std::copy(gradients.slot_offsets.begin(), gradients.slot_offsets.end(), update.slot_offsets);
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
-  update.version = version;
+  update.version = noted.version;
+  update.value_dtype = options().value_dtype;
+  update.stochastic = options().stochastic_rounding;
+  update.keys = op.find.keys;
+  update.step = noted.number;
   update.skip_provisional = new_keys_below_;
   if (table_->view().ranks != nullptr) update.ranked = table_->on_device();
   // The operations of a group have no numbers of their own on the device: the group sets `created`.
@@ -126,8 +130,8 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   return update;
 }
 
-void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
-  const device::UpdateArgs update = UpdateArgsOf(*op, request, gradients, version);
+void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradients& gradients, const NotedApply& noted) {
+  const device::UpdateArgs update = UpdateArgsOf(*op, request, gradients, noted);
   Insist([&] { return kernels_.update(stream_, gradients.rule, update); });
 }
 
@@ -145,7 +149,7 @@ Status HbmTable::BearBelow(Operation* op) {
 // If new_keys_below_: an apply of the table below for the keys that have no row. Counts of the
 // others go into a Bloom filter first, since counters are shared.
 Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gradients& gradients, bool noted,
-                            int64_t* version, size_t* trained_below) {
+                            NotedApply* apply, size_t* trained_below) {
   const uint32_t misses = op->counted->misses;
   std::vector<uint32_t> absent;  // places in the list of misses
   for (uint32_t i = 0; new_keys_below_ && i < misses; ++i) {
@@ -154,7 +158,7 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   *trained_below = absent.size();
   last_refused_ = last_dropped_ = 0;
   if (absent.empty() && options().filter.kind != AdmissionKind::kBloom) {
-    *version = below_->NoteApply(request.global_step);
+    *apply = below_->NoteApply(request.global_step);
     return OkStatus();
   }
   const auto width = static_cast<size_t>(dim());
@@ -187,7 +191,7 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   }
   below_->CountInFilter(others, other_counts, /*take_back=*/false);
   if (absent.empty()) {
-    *version = below_->NoteApply(request.global_step);
+    *apply = below_->NoteApply(request.global_step);
     return OkStatus();
   }
   ApplyRequest below = request;
@@ -197,8 +201,8 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   below.distinct = true;
   below.places = {};
   below.tables = tables;
-  below.noted_version = noted ? version : nullptr;
-  below.version_set = version;
+  below.noted = noted ? apply : nullptr;
+  below.note = apply;
   const Status status = below_->Apply(below);
   const UpdateCounts last = below_->LastUpdate();
   last_refused_ = last.refused;
@@ -207,10 +211,10 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   return status;
 }
 
-Status HbmTable::TrainBelowAndForget(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version,
+Status HbmTable::TrainBelowAndForget(Operation* op, const ApplyRequest& request, const Gradients& gradients, NotedApply noted,
                                      size_t* trained_below) {
   MT_RETURN_IF_ERROR(HandDownAll());
-  MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/true, &version, trained_below));
+  MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/true, &noted, trained_below));
   return ForgetDropped();
 }
 
@@ -247,8 +251,8 @@ Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
 }
 
 // Each key has a row in HBM.
-Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
-  Update(op, request, gradients, version);
+Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const Gradients& gradients, const NotedApply& noted) {
+  Update(op, request, gradients, noted);
   maybe_dirty_ = true;
   last_refused_ = last_dropped_ = 0;
   BringNumbersDown(op, /*rows=*/false);
@@ -278,18 +282,18 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   MT_RETURN_IF_ERROR(Sum(op, grads, request, &gradients));
   const uint32_t misses = op->counted->misses, distinct = op->counted->distinct;
   const bool near_budget = op->may_ask && !bounded_below_ && static_cast<uint64_t>(TotalCount()) + distinct > MostRows();
-  int64_t version = 0;
+  NotedApply noted;
   if (misses == 0 && !near_budget && options().filter.kind != AdmissionKind::kBloom) {
-    version = below_->NoteApply(request.global_step);
-    return UpdateFound(op, request, gradients, version);
+    noted = below_->NoteApply(request.global_step);
+    return UpdateFound(op, request, gradients, noted);
   }
   MutexLock turn(turn_);
   if (near_budget) MT_RETURN_IF_ERROR(CountProvisional(op));
   if (misses == 0) {
     if (near_budget && AsksForRows(op, /*creates=*/true)) return OkStatus();
     size_t trained_below = 0;
-    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &version, &trained_below));
-    return UpdateFound(op, request, gradients, version);
+    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &noted, &trained_below));
+    return UpdateFound(op, request, gradients, noted);
   }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
@@ -308,20 +312,20 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   if (bounded_below_ && !new_keys_below_) MT_RETURN_IF_ERROR(BearBelow(op));
   size_t trained_below = 0;
   if (drops) {
-    version = below_->NoteApply(request.global_step);
+    noted = below_->NoteApply(request.global_step);
   } else {
-    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &version, &trained_below));
+    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, /*noted=*/false, &noted, &trained_below));
   }
   {
     MutexLock lock(enqueue_);
     PlaceMisses(op);
-    Update(op, request, gradients, version);
+    Update(op, request, gradients, noted);
     maybe_dirty_ = true;
     TakeOutChanged(op);
   }
   ComeDown(op);
   MT_RETURN_IF_ERROR(broken());  // as in UpdateFound
-  if (drops) MT_RETURN_IF_ERROR(TrainBelowAndForget(op, request, gradients, version, &trained_below));
+  if (drops) MT_RETURN_IF_ERROR(TrainBelowAndForget(op, request, gradients, noted, &trained_below));
   const uint32_t born = op->counted->born;
   hits_ += distinct - misses - born;
   misses_ += misses + born;
@@ -339,9 +343,9 @@ Result<std::shared_ptr<HbmTable::KeptUpdate>> HbmTable::BeginUpdate(const std::s
   const bool filters_keys = options().filter.kind == AdmissionKind::kBloom;
   if (filters_keys || !kept->Begin(op)) return std::shared_ptr<KeptUpdate>();
   kept->rule = gradients.rule;
-  // Where keys are absent, their update in the table below gives the version (TrainAbsent).
-  const int64_t version = op->absent.empty() ? below_->NoteApply(request.global_step) : 0;
-  kept->args = UpdateArgsOf(*op, request, gradients, version);
+  // Where keys are absent, their update in the table below notes it (TrainAbsent).
+  const NotedApply noted = op->absent.empty() ? below_->NoteApply(request.global_step) : NotedApply();
+  kept->args = UpdateArgsOf(*op, request, gradients, noted);
   return kept;
 }
 

@@ -12,7 +12,7 @@ void HbmTable::SetBirth(DeviceTable* table) const {
   if (keeps_provisional_) columns = below_->absent_values().initial().Computed();
   std::vector<uint8_t> row(table->row_bytes());
   layout()->FillSlots(row.data(), 1);
-  table->SetBirth(columns, row);
+  table->SetBirth(columns, options().value_dtype, row);
 }
 
 // REQUIRES: turn_ is held

@@ -59,13 +59,14 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
   return table;
 }
 
-void DeviceTable::SetBirth(const std::vector<ComputedColumns>& columns, Span<const uint8_t> data) {
+void DeviceTable::SetBirth(const std::vector<ComputedColumns>& columns, DType value_dtype, Span<const uint8_t> data) {
   bears_ = !columns.empty() && columns.size() <= device::Birth::kMostColumns;
   if (!bears_) return;
   auto* const birth = pinned_birth_.as<device::Birth>();
   *birth = device::Birth{};
   std::copy(columns.begin(), columns.end(), birth->columns);
   birth->dim = columns.back().end;
+  birth->value_dtype = value_dtype;
   birth->row = new_row_;
   auto* const row = pinned_row_.as<uint8_t>();
   *reinterpret_cast<device::DeviceRowHeader*>(row) = device::DeviceRowHeader{-1, 0, device::kRowProvisional, 0};

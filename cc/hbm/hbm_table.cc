@@ -56,10 +56,6 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
 Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, std::unique_ptr<TableBelow> below) {
   const std::string name = StrCat("table '", below->options().name, "': ");
   if (options.device == nullptr) return InvalidArgumentError(name, "expected a device for tier hbm, found none");
-  if (below->options().value_dtype != DType::kFloat32) {
-    return InvalidArgumentError(name, "value_dtype: expected float32 with HBM, found ",
-                                DTypeName(below->options().value_dtype));
-  }
   MT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceQueue> queue, DeviceQueue::Of(options.device));
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(queue), std::move(below)));
   const size_t row_bytes = table->layout()->row_bytes();
@@ -111,8 +107,12 @@ class HbmTable::HostOutput : public HbmTable::Output {
   Status Take(Operation* op) override {
     const auto dim = static_cast<size_t>(op->table->dim());
     bytes_ = op->n * dim * sizeof(float);
-    gather_ = device::GatherArgs{op->find.rows, op->dedup.inverse, op->n, static_cast<uint32_t>(dim),
-                                 op->scratch.OnDevice<float>(op->n * dim)};
+    gather_ = device::GatherArgs{op->find.rows,
+                                 op->dedup.inverse,
+                                 op->n,
+                                 static_cast<uint32_t>(dim),
+                                 op->scratch.OnDevice<float>(op->n * dim),
+                                 op->table->options().value_dtype};
     pinned_ = op->scratch.Pinned<float>(op->n * dim);
     return op->scratch.status();
   }

@@ -328,18 +328,18 @@ class HbmTable final : public EmbeddingTable {
   Status PrepareRule(const ApplyRequest& request, Gradients* gradients) const;
   Status Sum(Operation* operation, const BatchGrads& grads, const ApplyRequest& request, Gradients* gradients);
   device::UpdateArgs UpdateArgsOf(const Operation& operation, const ApplyRequest& request, const Gradients& gradients,
-                                  int64_t version) const;
+                                  const NotedApply& noted) const;
   Status CountProvisional(Operation* operation) MT_REQUIRES(turn_);
-  Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
-  void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
+  Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, const NotedApply& noted);
+  void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, const NotedApply& noted);
   // Creates rows in the table below for the staged keys that have none. After an error nothing has changed.
   Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
   Status CheckMissedTables(const Operation& operation) const;
-  // noted: *version is given, and the apply was counted.
-  Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, bool noted, int64_t* version,
-                    size_t* trained_below) MT_REQUIRES(turn_);
+  // noted: *apply is given, and the apply was counted.
+  Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, bool noted,
+                    NotedApply* apply, size_t* trained_below) MT_REQUIRES(turn_);
   // Steps 2 to 4 of an apply of a full table: see "Full tables" at the top.
-  Status TrainBelowAndForget(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version,
+  Status TrainBelowAndForget(Operation* operation, const ApplyRequest& request, const Gradients& gradients, NotedApply noted,
                              size_t* trained_below) MT_REQUIRES(turn_);
 
   // --- kept_update.cc

@@ -71,9 +71,13 @@ Status HbmTable::KeptUpdate::TrainAbsent(const ApplyRequest& request, const floa
   below.counts = counts;
   below.grads = grads;
   below.distinct = true;
-  below.version_set = &args.version;
+  NotedApply noted;
+  below.note = &noted;
   below.refused = &refused_;
-  return table_->below_->Apply(below);
+  MT_RETURN_IF_ERROR(table_->below_->Apply(below));
+  args.version = noted.version;
+  args.step = noted.number;
+  return OkStatus();
 }
 
 uint64_t HbmTable::KeptUpdate::Launched() {

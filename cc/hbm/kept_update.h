@@ -65,7 +65,7 @@ class HbmTable::KeptUpdate {
   const device::Table& view() const { return table_->table_->view(); }
   // Whether it may create rows: else it need not be settled.
   bool creates() const { return number_ != 0; }
-  // Trains the operation's absent keys in the table below, which gives the version. REQUIRES: the turn; none is in HBM
+  // Trains the operation's absent keys in the table below, which notes the apply. REQUIRES: the turn; none is in HBM
   Status TrainAbsent(const ApplyRequest& request, const float* grads, const std::vector<int64_t>& counts);
   device::DeviceRule rule{};
   device::UpdateArgs args{};  // without sums, counts and created

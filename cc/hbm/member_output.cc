@@ -54,6 +54,7 @@ Status MemberOutput::Describe(const Keys& keys, bool training, Scratch* scratch)
   d.num_keys = keys.num_keys;
   d.misses = keys.misses;
   d.max_keys = d.entries = keys.n;
+  if (keys.values == nullptr) d.value_dtype = m_.table->options().value_dtype;
   d.inverse = keys.inverse;
   d.pooled = !dense || m_.max_norm >= 0;
   d.num_rows = rows;
@@ -90,7 +91,7 @@ Status MemberOutput::Check(uint32_t bad) const {
 }
 
 size_t OutputGroup::Room(size_t members) {
-  return Upload::Room<device::OutputMember>(members) + 3 * Upload::Room<uint32_t>(members);
+  return Upload::Room<device::OutputMember>(members) + 4 * Upload::Room<uint32_t>(members);
 }
 
 Status OutputGroup::Describe(const std::vector<const MemberOutput*>& members, bool brought_up, Upload* upload) {
@@ -104,7 +105,10 @@ Status OutputGroup::Describe(const std::vector<const MemberOutput*>& members, bo
   const device::OutputMember* const on_device = upload->Add(described);
   MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::EntryItems, &rows_));
   MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::ScaleItems, &scales_));
-  return DescribeLaunch(upload, described, on_device, device::ValueItems, &values_);
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::ValueItems, &values_));
+  MT_RETURN_IF_ERROR(DescribeLaunch(upload, described, on_device, device::HalfValueItems, &half_values_));
+  half_values_.halves = true;
+  return OkStatus();
 }
 
 Status OutputGroup::EnqueueRows() const { return rows_.items == 0 ? OkStatus() : kernels_->entry_rows(stream_, rows_); }
@@ -113,7 +117,8 @@ Status OutputGroup::EnqueueScales() const { return scales_.items == 0 ? OkStatus
 
 Status OutputGroup::EnqueueValues() const {
   MT_RETURN_IF_ERROR(EnqueueScales());
-  return values_.items == 0 ? OkStatus() : kernels_->values(stream_, values_);
+  if (values_.items > 0) MT_RETURN_IF_ERROR(kernels_->values(stream_, values_));
+  return half_values_.items == 0 ? OkStatus() : kernels_->values(stream_, half_values_);
 }
 
 Status SoleOutput::Take(Operation* op) {

@@ -74,7 +74,7 @@ class OutputGroup {
  private:
   device::Stream stream_;
   const device::DeviceKernels* kernels_ = nullptr;
-  device::OutputArgs rows_{}, scales_{}, values_{};
+  device::OutputArgs rows_{}, scales_{}, values_{}, half_values_{};
 };
 
 // One member alone.

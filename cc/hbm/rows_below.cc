@@ -6,6 +6,7 @@
 #include "cc/base/ieee.h"
 #include "cc/base/new_array.h"
 #include "cc/device/kernels/table.h"
+#include "cc/row/value_column.h"
 
 namespace multitier::hbm {
 
@@ -25,6 +26,7 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, Span<const uint16_t> tables,
   MT_RETURN_IF_ERROR(
       below_->CopyOut(RowBatch{keys, facts.data(), rows + sizeof(DeviceRowHeader), stride, row_bytes, tables}, as));
   const AbsentValues& absent = below_->absent_values();
+  std::vector<float> value;
   const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < keys.size(); ++i) {
     uint8_t* const row = rows + i * stride;
@@ -35,9 +37,11 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, Span<const uint16_t> tables,
     const auto flags = static_cast<uint16_t>(facts[i].has_row ? 0 : device::kRowProvisional);
     *reinterpret_cast<DeviceRowHeader*>(row) = DeviceRowHeader{facts[i].version, facts[i].frequency, flags, 0};
     if (facts[i].has_row || absent.are_initial(reason)) continue;
-    auto* const value = reinterpret_cast<float*>(row + sizeof(DeviceRowHeader));
+    value.resize(static_cast<size_t>(below_->dim()));
+    float* const out = value.data();
     const uint16_t table = KnownTable(tables, i);
-    absent.Fill(reason, &keys[i], &table, 1, &value);
+    absent.Fill(reason, &keys[i], &table, 1, &out);
+    WriteColumn(below_->options().value_dtype, out, value.size(), row + sizeof(DeviceRowHeader));
   }
   return OkStatus();
 }

@@ -1,7 +1,7 @@
 #include "cc/hbm/rule_launch.h"
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 namespace multitier::hbm {
 
@@ -13,21 +13,25 @@ size_t RoomOfUpdates(size_t updates) {
 }
 
 std::vector<RuleLaunch> DescribeByRule(const std::vector<std::shared_ptr<Kept>>& kept, Upload* upload) {
-  std::map<std::pair<int, device::DeviceRule>, std::vector<Kept*>> by_rule;
+  std::map<std::tuple<int, device::DeviceRule, bool>, std::vector<Kept*>> by_rule;
   std::map<const HbmTable*, int> before;  // updates of the table
-  for (const auto& one : kept) by_rule[{before[one->table()]++, one->rule}].push_back(one.get());
+  for (const auto& one : kept) {
+    const bool halves = one->args.value_dtype != DType::kFloat32;
+    by_rule[{before[one->table()]++, one->rule, halves}].push_back(one.get());
+  }
   std::vector<device::UpdateArgs> args;
-  for (const auto& [turn, updates] : by_rule) {
+  for (const auto& [kind, updates] : by_rule) {
     for (const Kept* one : updates) args.push_back(one->args);
   }
   const device::UpdateArgs* on_device = upload->Add(args);
   std::vector<RuleLaunch> launches;
-  for (const auto& [turn, updates] : by_rule) {
+  for (const auto& [kind, updates] : by_rule) {
     std::vector<uint32_t> ends;
     uint32_t end = 0;
     for (const Kept* one : updates) ends.push_back(end += one->args.max_keys);
     const auto members = static_cast<uint32_t>(updates.size());
-    launches.push_back({turn.second, {on_device, upload->Add(ends), members, end}, updates});
+    const auto& [turn, rule, halves] = kind;
+    launches.push_back({rule, {on_device, upload->Add(ends), members, end, halves}, updates});
     on_device += members;
   }
   return launches;

@@ -1,4 +1,4 @@
-// Updates of several tables that are to be enqueued: one launch for each rule.
+// Updates of several tables that are to be enqueued: one launch for each rule, and one more for values of 16 bits.
 
 #ifndef CC_HBM_RULE_LAUNCH_H_
 #define CC_HBM_RULE_LAUNCH_H_

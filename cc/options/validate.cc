@@ -116,14 +116,6 @@ Status ValidateTableOptions(const Options& o) {
 
 namespace {
 
-Status ValidateHbm(const Options& o) {
-  if (o.value_dtype != DType::kFloat32) {
-    return InvalidArgumentError("value_dtype: expected float32 with storage_type ", o.storage_type, ", found ",
-                                DTypeName(o.value_dtype), ": rows in HBM are float32");
-  }
-  return OkStatus();
-}
-
 Status ValidateSizes(const Options& o, size_t tiers) {
   const auto at_most = [&](const char* option, size_t sizes) {
     if (sizes <= tiers) return OkStatus();
@@ -180,7 +172,6 @@ Status ValidateOptions(const Options& o) {
   MT_RETURN_IF_ERROR(ExpectOwnParameters("default_value_no_permission", o.default_value_no_permission));
   if (o.eval_initializer.has_value()) MT_RETURN_IF_ERROR(ExpectOwnParameters("eval_initializer", *o.eval_initializer));
   const std::vector<std::string> tiers = TiersOf(o.storage_type);
-  if (tiers[0] == "HBM") MT_RETURN_IF_ERROR(ValidateHbm(o));
   MT_RETURN_IF_ERROR(ValidateSizes(o, tiers.size()));
   for (const TierKind& kind : TierKinds()) {
     if (kind.validate != nullptr) MT_RETURN_IF_ERROR(kind.validate(o, tiers.back() == kind.name));

@@ -319,7 +319,6 @@ Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim, DT
 }
 
 bool Initializer::GetComputed(ComputedColumns* columns) const {
-  if (dtype_ != DType::kFloat32) return false;
   InitializerKind kind;
   const Parameters parameters = ParametersOf(*this, &kind);
   *columns = ComputedColumns{Distribution::kConstant, static_cast<uint32_t>(dim_), parameters};

@@ -69,7 +69,8 @@ class Initializer {
   // FillBatch into the value columns of n rows: out[i] points to the row data.
   void FillRows(const int64_t* keys, size_t n, uint8_t* const* out) const;
 
-  // What computes the values where the key alone gives each element as a float. False: they need more than that.
+  // What computes the values, before they are rounded to the dtype, where the key alone gives each element. False: they need
+  // more than that.
   bool GetComputed(ComputedColumns* columns) const;
 
   const InitializerSpec& spec() const { return spec_; }

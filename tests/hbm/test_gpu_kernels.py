@@ -2,6 +2,7 @@
 
 import functools
 import glob
+import itertools
 import os
 import re
 import shutil
@@ -30,6 +31,8 @@ WIDE_LOADS = {"PlaceKernel": 1 + 3}
 # Kernels that move or compute rows read four parts of 16 bytes, or more, before they write the first one.
 ROWS = ("GatherKernel", "ValuesKernel", "ExchangeKernel", "TakeOutKernel", "TakeListedKernel")
 ROWS += ("MoveRowsKernel", "UpdateKernel", "UpdateMembersKernel")
+# Instances of these for values of 16 bits read and write four elements of a value, 8 bytes, at one time.
+OF_HALVES = ("GatherKernel", "ValuesKernel", "UpdateKernel", "UpdateMembersKernel")
 WIDE_LOAD, WIDE_STORE = re.compile(r"LDG?\.E\.128"), re.compile(r"STG?\.E\.128")
 # Slots of the size of the value that each rule has.
 SLOTS = {
@@ -75,18 +78,19 @@ def dumped(what):
 
 def functions_of(report):
     """(architecture, kernel, lines) of each of our kernels that cuobjdump reports. Those of CUB are left out."""
-    for arch, kernel, lines, _ in instances_of(report):
+    for arch, kernel, lines, _, _ in instances_of(report):
         yield arch, kernel, lines
 
 
 def instances_of(report):
-    """As functions_of, with the rule of an update: "AdamKernel"."""
+    """As functions_of, with the rule of an update, "AdamKernel", and whether values have 16 bits."""
     for part in re.split(r"^arch = ", report, flags=re.M)[1:]:
         for name, lines in re.findall(r"Function :? ?(\S+)(.*?)(?=Function|\Z)", part, re.S):
             if name.startswith("_ZN9multitier"):
                 found = re.search(r"\d([A-Z][A-Za-z]*?Kernel)(?:I+NS_(\d+)(\w+))?", name)
                 rule = found[3][: int(found[2])] if found[2] else None
-                yield part.split()[0], found[1], lines, rule
+                halves = found[1] in OF_HALVES and "Lb1EEEv" in name
+                yield part.split()[0], found[1], lines, rule, halves
 
 
 def kernels_in(report):
@@ -171,10 +175,10 @@ def test_instructions_have_wide_loads_and_no_local_memory(written):
 @of_the_library
 def test_four_loads_of_16_bytes_come_before_the_first_store():
     found = set()
-    for kernel, arch, instructions in sass(dumped("-sass")):
-        if kernel not in ROWS:
+    for arch, kernel, lines, _, halves in instances_of(dumped("-sass")):
+        if kernel not in ROWS or halves:
             continue
-        moves = wide_moves(instructions)
+        moves = wide_moves(instructions_in(lines))
         assert "S" in moves and moves.index("S") >= 4, (kernel, arch, moves)
         # Of each run of loads, what they read is written.
         assert moves.count("L") >= moves.count("S"), (kernel, arch, moves)
@@ -185,29 +189,43 @@ def test_four_loads_of_16_bytes_come_before_the_first_store():
 @of_the_library
 def test_an_update_loads_and_stores_each_array_once():
     found = set()
-    for arch, kernel, lines, rule in instances_of(dumped("-sass")):
+    for arch, kernel, lines, rule, halves in instances_of(dumped("-sass")):
         if rule is None:
             continue
         moves, slots = wide_moves(instructions_in(lines)), SLOTS[rule]
-        rows = 1 if slots >= 2 else 2
-        expected = "L" * (rows * (slots + 2)) + "S" * (rows * (slots + 1))
+        rows, values = 1 if slots >= 2 else 2, 0 if halves else 1  # values of 16 bits: 8 bytes
+        expected = "L" * (rows * (slots + 1 + values)) + "S" * (rows * (slots + values))
         assert moves == expected, (kernel, rule, arch)
-        found.add((kernel, rule, arch))
-    updates = ("UpdateKernel", "UpdateMembersKernel")
-    assert found == {(k, r, a) for k in updates for r in SLOTS for a in ARCHITECTURES}
+        found.add((kernel, rule, arch, halves))
+    updates, halves = ("UpdateKernel", "UpdateMembersKernel"), (False, True)
+    assert found == set(itertools.product(updates, SLOTS, ARCHITECTURES, halves))
+
+
+@of_the_library
+def test_values_of_16_bits_are_read_by_8_bytes_and_written_by_16():
+    found = set()
+    for arch, kernel, lines, rule, halves in instances_of(dumped("-sass")):
+        if not halves or rule is not None:
+            continue
+        names = names_of(instructions_in(lines))
+        before = names[: [bool(WIDE_STORE.match(name)) for name in names].index(True)]
+        assert len([n for n in before if re.match(r"LDG?\.E\.64", n)]) >= 8, (kernel, arch)
+        assert "L" not in wide_moves(instructions_in(lines)), (kernel, arch)
+        found.add((kernel, arch))
+    assert found == all_of(("GatherKernel", "ValuesKernel"))
 
 
 def test_an_array_that_is_loaded_twice_is_found():
     report = """
 arch = sm_90
- Function : _ZN9multitier6device43_GLOBAL__N__c6_8eaf12UpdateKernelINS_10AdamKernelEEEvNS0_10UpdateArgsE
+ Function : _ZN9multitier6device43_GLOBAL__N__c6_8eaf12UpdateKernelINS_10AdamKernelELb0EEEvNS0_10UpdateArgsE
         /*0440*/                   LDG.E.128 R12, desc[UR8][R4.64] ;
         /*0450*/              @!P0 LD.E.128 R16, desc[UR8][R4.64] ;
         /*0460*/                   LD.E R0, desc[UR8][R4.64] ;
         /*0470*/              @!P3 STG.E.128 desc[UR8][R4.64], R12 ;
 """
-    [(arch, kernel, lines, rule)] = instances_of(report)
-    assert (arch, kernel, rule) == ("sm_90", "UpdateKernel", "AdamKernel")
+    [(arch, kernel, lines, rule, halves)] = instances_of(report)
+    assert (arch, kernel, rule, halves) == ("sm_90", "UpdateKernel", "AdamKernel", False)
     assert wide_moves(instructions_in(lines)) == "LLS"
 
 

@@ -221,21 +221,6 @@ def test_what_does_not_fit_is_refused_by_name():
         make("large", dtype="float16", initializer=v1.constant_initializer(1e6))
 
 
-def test_hbm_is_refused_by_name(emulated_device):
-    storage = tf_multitier.StorageOption(storage_type=tf_multitier.StorageType.HBM_DRAM)
-    option = tf_multitier.EmbeddingVariableOption(storage_option=storage)
-    with pytest.raises(
-        ValueError, match="value_dtype: expected float32 with storage_type HBM_DRAM, found bfloat16"
-    ):
-        make(ev_option=option)
-    with pytest.raises(
-        ValueError, match="value_dtype: expected float32 with storage_type HBM, found float16"
-    ):
-        engine.Table(4, storage_type="HBM", device="emulated", value_dtype="float16")
-    with pytest.raises(ValueError, match="value_dtype: expected float32 with HBM, found bfloat16"):
-        tf_multitier.memory(10, 4, "sgd", storage, value_dtype=tf.bfloat16)
-
-
 def test_the_option_sets_the_type():
     option = tf_multitier.EmbeddingVariableOption(value_dtype=tf.bfloat16)
     ev = variable_util.make(ev_option=option)

@@ -40,6 +40,10 @@
 //   compact    their list
 //   take out   copies them to the outbox
 //
+// Values of 16 bits lie in rows as they do below (cc/row/row_layout.h), so rows move as bytes. Gather and values widen them to
+// floats. An update widens, computes in registers, and rounds once, stochastically with the CPU's random bits. Bear rounds what
+// it computes. All but bear have code of their own for such rows: that of float32 stays as small as without them.
+//
 // Each result is a function of the tables and the batch: the same bits on every device and in every run.
 //
 // Pointers are device memory; the length of each array is in brackets. Counts that only the device knows (of distinct keys, of
@@ -56,6 +60,7 @@
 #include "cc/device/kernels/table.h"
 #include "cc/device/stream.h"
 #include "cc/row/computed_value.h"
+#include "cc/row/dtype.h"
 
 namespace multitier::device {
 
@@ -204,7 +209,8 @@ struct Birth {
   static constexpr uint32_t kMostColumns = 4;
   uint32_t dim;
   ComputedColumns columns[kMostColumns];  // the last one ends at dim
-  uint8_t* row;                           // [row_stride]: header and data of a new row; the value is not read
+  DType value_dtype;
+  uint8_t* row;  // [row_stride]: header and data of a new row; the value is not read
 };
 
 // Makes provisional rows for the misses that insert has placed, in place of an exchange. A key without a place stays missed.
@@ -233,8 +239,9 @@ struct GatherArgs {
   uint8_t* const* rows;     // by distinct key
   const uint32_t* inverse;  // [n]
   uint32_t n;
-  uint32_t dim;  // floats of a value
+  uint32_t dim;  // elements of a value
   float* out;    // [n, dim]
+  DType value_dtype = DType::kFloat32;
 };
 
 // Gradients of a key with more entries are summed in pieces of this number, and the sums of the pieces added in order. So no
@@ -273,6 +280,7 @@ struct OutputMember {
   const uint32_t* num_keys;  // distinct keys
   const uint32_t* misses;    // of them, without a row; null: none. If there are any, the member gets no values
   uint32_t max_keys;
+  DType value_dtype;        // of the rows
   const uint32_t* inverse;  // [entries] the distinct key of each, from 0
   uint32_t entries;
 
@@ -307,6 +315,7 @@ struct OutputArgs {
   const uint32_t* ends;         // [num_members]
   uint32_t num_members;
   uint32_t items;
+  bool halves = false;  // of values: the rows of all members that have items have values of 16 bits; else of 32
 };
 
 // Where the entries of each key begin.
@@ -379,6 +388,10 @@ struct UpdateArgs {
   uint32_t* created;                 // added to: rows that were provisional
   const uint32_t* counts = nullptr;  // [max_keys] in place of occurrences, where these are null
   const Table* ranked = nullptr;     // the table of the rows, if it has ranks
+  DType value_dtype = DType::kFloat32;
+  bool stochastic = false;        // values of 16 bits are rounded by the bits of the key and the step
+  const int64_t* keys = nullptr;  // [max_keys] where `stochastic`
+  int64_t step = 0;
 };
 
 // Members of one rule. A member's items are its max_keys; num_keys is not used.
@@ -387,6 +400,7 @@ struct UpdateMembersArgs {
   const uint32_t* ends;
   uint32_t num_members;
   uint32_t items;
+  bool halves = false;  // values have 16 bits; else 32
 };
 
 enum class Marked {

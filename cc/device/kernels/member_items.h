@@ -19,7 +19,12 @@ inline uint64_t ScaleItems(const OutputMember& m) {
   return m.pooled ? std::max(m.num_rows, m.norms != nullptr ? m.max_keys : 0) : 0;
 }
 // Rows of the output, then distinct keys.
-inline uint64_t ValueItems(const OutputMember& m) { return uint64_t{m.num_rows} + (m.unclipped != nullptr ? m.max_keys : 0); }
+inline uint64_t AllValueItems(const OutputMember& m) {
+  return uint64_t{m.num_rows} + (m.unclipped != nullptr ? m.max_keys : 0);
+}
+// Of a launch for values of 32 bits, and of one for values of 16.
+inline uint64_t ValueItems(const OutputMember& m) { return m.value_dtype == DType::kFloat32 ? AllValueItems(m) : 0; }
+inline uint64_t HalfValueItems(const OutputMember& m) { return m.value_dtype != DType::kFloat32 ? AllValueItems(m) : 0; }
 // Distinct keys, then later pieces of them, then entries, 32 at a time.
 inline uint64_t GradientItems(const GradientMember& m) {
   const uint64_t weights = m.weight_grads != nullptr ? (uint64_t{m.output.entries} + 31) / 32 : 0;

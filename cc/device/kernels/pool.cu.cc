@@ -20,7 +20,8 @@ __device__ __forceinline__ bool IsSkipped(const OutputMember& m) {
   return (m.misses != nullptr && *m.misses != 0) || (m.pooled && *m.first_bad != kNone);
 }
 
-// What is read for each entry of a member, in registers.
+// What is read for each entry of a member, in registers. kHalves: its values have 16 bits.
+template <bool kHalves>
 struct EntryValues {
   const float* values;
   uint8_t* const* rows;  // of its own distinct keys
@@ -29,24 +30,44 @@ struct EntryValues {
   const float* norms;
   float max_norm;
   uint32_t dim;
+  DType dtype;
 
   __device__ __forceinline__ uint32_t KeyOf(uint32_t entry) const { return inverse != nullptr ? inverse[entry] : entry; }
-  __device__ __forceinline__ const float* Of(uint32_t key) const {
-    if (values != nullptr) return values + static_cast<size_t>(key) * dim;
-    return reinterpret_cast<const float*>(rows[key] + sizeof(DeviceRowHeader));
+  template <typename Part>
+  __device__ __forceinline__ const Stored<Part, kHalves>* Of(uint32_t key) const {
+    if constexpr (!kHalves) {
+      if (values != nullptr) return reinterpret_cast<const Part*>(values + static_cast<size_t>(key) * dim);
+    }
+    return reinterpret_cast<const Stored<Part, kHalves>*>(rows[key] + sizeof(DeviceRowHeader));
+  }
+  // Part p of the value of a key.
+  template <typename Part>
+  __device__ __forceinline__ Part PartOf(uint32_t key, uint32_t p) const {
+    return ToFloats(dtype, Load(Of<Part>(key) + p));
   }
 };
 
-__device__ __forceinline__ EntryValues ValuesOf(const OutputMember& m) {
+template <bool kHalves>
+__device__ __forceinline__ EntryValues<kHalves> ValuesOf(const OutputMember& m) {
   const uint32_t first = m.first != nullptr ? *m.first : 0;
-  return EntryValues{m.values, m.rows + first, m.inverse, m.weights, m.norms, m.max_norm, m.dim};
+  return EntryValues<kHalves>{m.values, m.rows + first, m.inverse, m.weights, m.norms, m.max_norm, m.dim, m.value_dtype};
 }
 
 // Squares are added in the order of the elements.
-__device__ __forceinline__ float NormOf(const OutputMember& m, uint32_t key) {
-  const float* const value = ValuesOf(m).Of(key);
+template <bool kHalves>
+__device__ __forceinline__ float SquaresOf(const OutputMember& m, uint32_t key) {
+  const EntryValues<kHalves> values = ValuesOf<kHalves>(m);
+  const auto* const value = values.template Of<float>(key);
   float squares = 0.0f;
-  for (uint32_t d = 0; d < m.dim; ++d) squares += value[d] * value[d];
+  for (uint32_t d = 0; d < m.dim; ++d) {
+    const float x = ToFloats(values.dtype, value[d]);
+    squares += x * x;
+  }
+  return squares;
+}
+
+__device__ __forceinline__ float NormOf(const OutputMember& m, uint32_t key) {
+  const float squares = m.value_dtype == DType::kFloat32 ? SquaresOf<false>(m, key) : SquaresOf<true>(m, key);
   const float norm = std::sqrt(squares);
   return norm < m.max_norm ? m.max_norm : norm;
 }
@@ -82,26 +103,26 @@ __global__ void __launch_bounds__(kBlock) ScalesKernel(OutputArgs args) {
 }
 
 // Part p of the value of an entry, weighted.
-template <typename Part>
-__device__ __forceinline__ Part EntryValue(const EntryValues& v, uint32_t entry, uint32_t p) {
+template <typename Part, bool kHalves>
+__device__ __forceinline__ Part EntryValue(const EntryValues<kHalves>& v, uint32_t entry, uint32_t p) {
   const uint32_t key = v.KeyOf(entry);
   const float norm = v.norms != nullptr ? v.norms[key] : 0.0f, weight = v.weights != nullptr ? v.weights[entry] : 0.0f;
-  return EachOf(Load(reinterpret_cast<const Part*>(v.Of(key)) + p), [&](float x) {
+  return EachOf(v.template PartOf<Part>(key, p), [&](float x) {
     if (norm != 0.0f) x = x * v.max_norm / norm;
     return v.weights != nullptr ? x * weight : x;
   });
 }
 
-template <typename Part>
-__device__ __forceinline__ void PoolRow(const OutputMember& m, const EntryValues& values, uint32_t row, const Lanes& mine) {
+template <typename Part, bool kHalves>
+__device__ __forceinline__ void PoolRow(const OutputMember& m, const EntryValues<kHalves>& values, uint32_t row,
+                                        const Lanes& mine) {
   const uint32_t begin = m.splits[row], end = m.splits[row + 1], parts = PartsOf<Part>(values.dim);
   for (uint32_t p = mine.lane; p < parts; p += mine.lanes) {
     Part pooled{};
     if (begin < end) {
       if (values.norms == nullptr && values.weights == nullptr) {
-        pooled = SumInOrder<Part>(begin, end, [&](uint32_t entry) {
-          return Load(reinterpret_cast<const Part*>(values.Of(values.KeyOf(entry))) + p);
-        });
+        pooled =
+            SumInOrder<Part>(begin, end, [&](uint32_t entry) { return values.template PartOf<Part>(values.KeyOf(entry), p); });
       } else {
         pooled = SumInOrder<Part, 2>(begin, end, [&](uint32_t entry) { return EntryValue<Part>(values, entry, p); });
       }
@@ -113,34 +134,36 @@ __device__ __forceinline__ void PoolRow(const OutputMember& m, const EntryValues
 }
 
 // Row i of `out` is the value of key i, or of keys[i].
-template <typename Part>
-__device__ __forceinline__ void CopyValues(const EntryValues& values, const uint32_t* keys, float* out, uint32_t stride,
-                                           uint32_t begin, uint32_t end) {
+template <typename Part, bool kHalves>
+__device__ __forceinline__ void CopyValues(const EntryValues<kHalves>& values, const uint32_t* keys, float* out,
+                                           uint32_t stride, uint32_t begin, uint32_t end) {
   const uint32_t parts = PartsOf<Part>(values.dim);
   const Lanes mine = LanesFor(parts);
   for (uint32_t i = begin + mine.group; i < end; i += mine.groups * kInFlight) {
-    RowCopies<Part> rows;
+    RowCopies<Part, Stored<Part, kHalves>> rows;
     MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
       const uint32_t row = i + k * mine.groups, at = row < end ? row : i;
       rows.parts[k] = row < end ? parts : 0;
-      rows.from[k] = reinterpret_cast<const Part*>(values.Of(keys != nullptr ? keys[at] : at));
+      rows.from[k] = values.template Of<Part>(keys != nullptr ? keys[at] : at);
       rows.to[k] = reinterpret_cast<Part*>(out + static_cast<size_t>(row) * stride);
     }
-    CopyRows(rows, mine);
+    CopyRows(rows, mine, values.dtype);
   }
 }
 
 // Rows [begin, end) of the output.
-template <typename Part>
-__device__ __forceinline__ void OutputRows(const OutputMember& m, const EntryValues& values, uint32_t begin, uint32_t end) {
+template <typename Part, bool kHalves>
+__device__ __forceinline__ void OutputRows(const OutputMember& m, const EntryValues<kHalves>& values, uint32_t begin,
+                                           uint32_t end) {
   if (!m.pooled) return CopyValues<Part>(values, m.inverse, m.out, m.stride, begin, end);
   const Lanes mine = LanesFor(PartsOf<Part>(values.dim));
   for (uint32_t row = begin + mine.group; row < end; row += mine.groups) PoolRow<Part>(m, values, row, mine);
 }
 
 // The items [begin, end) of a member.
+template <bool kHalves>
 __device__ __forceinline__ void MemberValues(const OutputMember& m, uint32_t begin, uint32_t end) {
-  const EntryValues values = ValuesOf(m);
+  const EntryValues<kHalves> values = ValuesOf<kHalves>(m);
   const uint32_t rows = end < m.num_rows ? end : m.num_rows;
   const bool of_fours = IsOfFours(m.dim, m.dim, m.values);
   if (begin < rows && of_fours && IsOfFours(m.dim, m.stride, m.out)) {
@@ -158,9 +181,10 @@ __device__ __forceinline__ void MemberValues(const OutputMember& m, uint32_t beg
   }
 }
 
+template <bool kHalves>
 __global__ void __launch_bounds__(kBlock, 4) ValuesKernel(OutputArgs args) {
   ForItemsOfMembers(args, [](const OutputMember& member, uint32_t begin, uint32_t end) {
-    if (!IsSkipped(member)) MemberValues(member, begin, end);
+    if (!IsSkipped(member)) MemberValues<kHalves>(member, begin, end);
   });
 }
 
@@ -173,7 +197,9 @@ Status Scales(Stream stream, const OutputArgs& args) {
 }
 
 Status Values(Stream stream, const OutputArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32 * kFewestItems), kBlock, ValuesKernel, args);
+  const unsigned grid = Grid(args.items, kBlock / 32 * kFewestItems);
+  if (args.halves) return MT_LAUNCH(stream, grid, kBlock, ValuesKernel<true>, args);
+  return MT_LAUNCH(stream, grid, kBlock, ValuesKernel<false>, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

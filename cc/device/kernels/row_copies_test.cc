@@ -10,6 +10,7 @@
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/kernels.h"
 #include "cc/device/kernels/test_memory.h"
+#include "cc/row/value_column.h"
 
 namespace multitier::device {
 namespace {
@@ -64,6 +65,30 @@ TEST_F(RowCopies, GatherWritesTheValuesAndNothingElse) {
       }
       const std::vector<uint8_t> found = memory_.Down(reinterpret_cast<const uint8_t*>(memory), expected.size());
       ASSERT_EQ(found, expected) << n << " rows of " << dim << ", " << shift << " floats behind a multiple of 16 bytes";
+    }
+  }
+}
+
+// Every bit pattern, of NaN, too.
+TEST_F(RowCopies, GatherWidensValuesOf16Bits) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const uint32_t dim : Widths(&random_)) {
+      MakeRows(9, sizeof(DeviceRowHeader) + (dim * sizeof(uint16_t) + 15) / 16 * 16 + 32);
+      const uint32_t n = 70, shift = static_cast<uint32_t>(random_() % 5);
+      std::vector<uint32_t> inverse(n);
+      for (uint32_t& key : inverse) key = static_cast<uint32_t>(random_() % pointers_.size());
+      float* const memory = memory_.Filled<float>(size_t{n} * dim + 8, 0x5c);
+      const GatherArgs args{memory_.Up(pointers_), memory_.Up(inverse), n, dim, memory + shift, dtype};
+      ASSERT_TRUE(device_->kernels().gather(stream_, args).ok());
+      std::vector<float> expected(size_t{n} * dim + 8);
+      std::memset(expected.data(), 0x5c, expected.size() * sizeof(float));
+      for (uint32_t i = 0; i < n; ++i) {
+        ReadColumn(dtype, bytes_.data() + inverse[i] * row_bytes_ + sizeof(DeviceRowHeader), dim,
+                   expected.data() + shift + size_t{i} * dim);
+      }
+      const std::vector<float> found = memory_.Down(memory, expected.size());
+      ASSERT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0)
+          << DTypeName(dtype) << ", dim " << dim << ", shift " << shift;
     }
   }
 }

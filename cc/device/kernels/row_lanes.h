@@ -5,12 +5,15 @@
 //   128 floats, 32 Fours      all lanes row 0
 //   7 floats                  lanes 0-7 row 0, ... lanes 24-31 row 3; the last one of each group is idle
 //
-// A group of lanes reads kInFlight rows before it writes the first of them.
+// A group of lanes reads kInFlight rows before it writes the first of them. Of values of 16 bits a lane reads as many elements
+// as the Part has that it writes or computes with: 8 bytes where dim is a multiple of four.
 
 #ifndef CC_DEVICE_KERNELS_ROW_LANES_H_
 #define CC_DEVICE_KERNELS_ROW_LANES_H_
 
 #include "cc/device/device_code.h"
+#include "cc/row/dtype.h"
+#include "cc/row/value_codec.h"
 
 namespace multitier::device {
 namespace {
@@ -49,6 +52,40 @@ __device__ __forceinline__ Four Load(const Four* p) { return LoadFour(p); }
 __device__ __forceinline__ void Store(float* p, float part) { *p = part; }
 __device__ __forceinline__ void Store(Four* p, const Four& part) { StoreFour(p, part); }
 
+// A part of a value as it is in a row.
+template <typename Part, bool kHalves>
+struct StoredPart {
+  using Type = Part;
+};
+template <>
+struct StoredPart<float, true> {
+  using Type = uint16_t;
+};
+template <>
+struct StoredPart<Four, true> {
+  using Type = TwoWords;
+};
+template <typename Part, bool kHalves>
+using Stored = typename StoredPart<Part, kHalves>::Type;
+
+__device__ __forceinline__ uint16_t Load(const uint16_t* p) { return *p; }
+__device__ __forceinline__ TwoWords Load(const TwoWords* p) { return LoadTwo(p); }
+__device__ __forceinline__ void Store(uint16_t* p, uint16_t part) { *p = part; }
+__device__ __forceinline__ void Store(TwoWords* p, const TwoWords& part) { StoreTwo(p, part); }
+
+__device__ __forceinline__ float ToFloats(DType, float part) { return part; }
+__device__ __forceinline__ Four ToFloats(DType, const Four& part) { return part; }
+__device__ __forceinline__ float ToFloats(DType dtype, uint16_t half) {
+  return dtype == DType::kBFloat16 ? LoadValue(BFloat16{half}) : LoadValue(Float16{half});
+}
+__device__ __forceinline__ Four ToFloats(DType dtype, const TwoWords& halves) {
+  Four part;
+  MT_UNROLL for (int k = 0; k < 4; ++k) {
+    part.x[k] = ToFloats(dtype, static_cast<uint16_t>(halves.word[k / 2] >> 16 * (k % 2)));
+  }
+  return part;
+}
+
 __device__ __forceinline__ float& Element(float& part, int) { return part; }
 __device__ __forceinline__ float& Element(Four& part, int k) { return part.x[k]; }
 
@@ -81,24 +118,25 @@ __device__ __forceinline__ Part SumInOrder(uint32_t begin, uint32_t end, LoadPar
 }
 
 // Rows that a group copies at one time. parts: of each row; 0: there is none, and its pointers may be anything.
-template <typename Part>
+template <typename Part, typename From = Part>
 struct RowCopies {
   Part* to[kInFlight];
-  const Part* from[kInFlight];
+  const From* from[kInFlight];
   uint32_t parts[kInFlight];
 };
 
-template <typename Part>
-__device__ __forceinline__ void CopyRows(const RowCopies<Part>& rows, const Lanes& mine) {
+// dtype: of From, if it is no Part.
+template <typename Part, typename From>
+__device__ __forceinline__ void CopyRows(const RowCopies<Part, From>& rows, const Lanes& mine, DType dtype = DType::kFloat32) {
   uint32_t most = 0;
   MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) most = rows.parts[k] > most ? rows.parts[k] : most;
   for (uint32_t p = mine.lane; p < most; p += mine.lanes) {
-    Part part[kInFlight] = {};
+    From part[kInFlight] = {};
     MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
       if (p < rows.parts[k]) part[k] = Load(rows.from[k] + p);
     }
     MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
-      if (p < rows.parts[k]) Store(rows.to[k] + p, part[k]);
+      if (p < rows.parts[k]) Store(rows.to[k] + p, ToFloats(dtype, part[k]));
     }
   }
 }

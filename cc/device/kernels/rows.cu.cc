@@ -54,29 +54,30 @@ __global__ void __launch_bounds__(kBlock, 4) ExchangeKernel(ExchangeArgs args) {
   }
 }
 
-template <typename Part>
+template <typename Part, bool kHalves>
 __device__ __forceinline__ void GatherRows(const GatherArgs& args) {
   const uint32_t parts = PartsOf<Part>(args.dim);
   const Lanes mine = LanesFor(parts);
   const uint32_t tile = mine.groups * kInFlight, step = WarpsOfGrid() * tile;
   for (uint32_t i = WarpOfGrid() * tile + mine.group; i < args.n; i += step) {
-    RowCopies<Part> values;
+    RowCopies<Part, Stored<Part, kHalves>> values;
     MT_UNROLL for (uint32_t k = 0; k < kInFlight; ++k) {
       const uint32_t at = i + k * mine.groups;
       values.parts[k] = at < args.n ? parts : 0;
       const uint8_t* const row = args.rows[args.inverse[at < args.n ? at : i]];
-      values.from[k] = reinterpret_cast<const Part*>(row + sizeof(DeviceRowHeader));
+      values.from[k] = reinterpret_cast<const Stored<Part, kHalves>*>(row + sizeof(DeviceRowHeader));
       values.to[k] = reinterpret_cast<Part*>(args.out + static_cast<size_t>(at) * args.dim);
     }
-    CopyRows(values, mine);
+    CopyRows(values, mine, args.value_dtype);
   }
 }
 
+template <bool kHalves>
 __global__ void __launch_bounds__(kBlock, 4) GatherKernel(GatherArgs args) {
   if (IsOfFours(args.dim, args.dim, args.out)) {
-    GatherRows<Four>(args);
+    GatherRows<Four, kHalves>(args);
   } else {
-    GatherRows<float>(args);
+    GatherRows<float, kHalves>(args);
   }
 }
 
@@ -89,7 +90,9 @@ Status Exchange(Stream stream, const ExchangeArgs& args) {
 }
 
 Status Gather(Stream stream, const GatherArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32 * kInFlight), kBlock, GatherKernel, args);
+  const unsigned grid = Grid(args.n, kBlock / 32 * kInFlight);
+  if (args.value_dtype != DType::kFloat32) return MT_LAUNCH(stream, grid, kBlock, GatherKernel<true>, args);
+  return MT_LAUNCH(stream, grid, kBlock, GatherKernel<false>, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

@@ -1,5 +1,7 @@
 // One optimizer's step on each row of a batch: the arithmetic is that of cc/optimizer. A group of lanes updates kRowsOf
 // rows: it loads their values, slots and gradients, each once, then computes in registers, then stores.
+//
+// kHalves: values have 16 bits. They are widened as they are loaded, and rounded as they are stored.
 
 #include "cc/device/kernels/member_of.h"
 #include "cc/device/kernels/row_lanes.h"
@@ -9,6 +11,7 @@
 #include "cc/optimizer/ftrl_kernel.h"
 #include "cc/optimizer/momentum_kernel.h"
 #include "cc/optimizer/rmsprop_kernel.h"
+#include "cc/optimizer/rounding_bits.h"
 #include "cc/optimizer/rowwise_adagrad_step.h"
 #include "cc/optimizer/sgd_kernel.h"
 
@@ -45,20 +48,61 @@ struct RowParts {
   Part value, slots[Rule::kSlots > 0 ? Rule::kSlots : 1], grad;
 };
 
-template <typename Rule, typename Part>
-__device__ __forceinline__ RowParts<Rule, Part> LoadParts(const SlotsOf<Rule>& slots, uint8_t* data, const float* grad,
-                                                          uint32_t p) {
+template <typename Rule, typename Part, bool kHalves>
+__device__ __forceinline__ RowParts<Rule, Part> LoadParts(DType dtype, const SlotsOf<Rule>& slots, uint8_t* data,
+                                                          const float* grad, uint32_t p) {
   RowParts<Rule, Part> row;
-  row.value = Load(reinterpret_cast<const Part*>(data) + p);
+  row.value = ToFloats(dtype, Load(reinterpret_cast<const Stored<Part, kHalves>*>(data) + p));
   MT_UNROLL for (int s = 0; s < Rule::kSlots; ++s) row.slots[s] = Load(reinterpret_cast<const Part*>(slots.In(data, s)) + p);
   row.grad = Load(reinterpret_cast<const Part*>(grad) + p);
   return row;
 }
 
+// How values of 16 bits are rounded.
+struct Rounding {
+  DType dtype;
+  bool stochastic;
+  int64_t step;
+};
+
+template <typename Half>
+__device__ __forceinline__ uint16_t Rounded(const Rounding& rounding, float x, uint32_t random) {
+  Half half;
+  if (rounding.stochastic) {
+    StoreStochastically(x, random, &half);
+  } else {
+    StoreValue(x, &half);
+  }
+  return half.bits;
+}
+
+__device__ __forceinline__ uint16_t Rounded(const Rounding& rounding, float x, uint32_t random) {
+  return rounding.dtype == DType::kBFloat16 ? Rounded<BFloat16>(rounding, x, random) : Rounded<Float16>(rounding, x, random);
+}
+
+// Part p of the value of a key.
+__device__ __forceinline__ void StoreHalves(const Rounding& rounding, int64_t key, uint8_t* data, uint32_t p, float value) {
+  PhiloxBlock random{};
+  if (rounding.stochastic) random = RoundingBits(key, rounding.step, p / 4);
+  const uint32_t word = p % 4;
+  const uint32_t bits = word == 0 ? random.v[0] : word == 1 ? random.v[1] : word == 2 ? random.v[2] : random.v[3];
+  Store(reinterpret_cast<uint16_t*>(data) + p, Rounded(rounding, value, bits));
+}
+
+__device__ __forceinline__ void StoreHalves(const Rounding& rounding, int64_t key, uint8_t* data, uint32_t p,
+                                            const Four& value) {
+  PhiloxBlock random{};
+  if (rounding.stochastic) random = RoundingBits(key, rounding.step, p);
+  TwoWords halves{};
+  MT_UNROLL for (int k = 0; k < 4; ++k) {
+    halves.word[k / 2] |= static_cast<uint32_t>(Rounded(rounding, value.x[k], random.v[k])) << 16 * (k % 2);
+  }
+  Store(reinterpret_cast<TwoWords*>(data) + p, halves);
+}
+
 template <typename Rule, typename Part>
-__device__ __forceinline__ void StoreParts(const SlotsOf<Rule>& slots, uint8_t* data, uint32_t p,
+__device__ __forceinline__ void StoreSlots(const SlotsOf<Rule>& slots, uint8_t* data, uint32_t p,
                                            const RowParts<Rule, Part>& row) {
-  Store(reinterpret_cast<Part*>(data) + p, row.value);
   MT_UNROLL for (int s = 0; s < Rule::kSlots; ++s) Store(reinterpret_cast<Part*>(slots.In(data, s)) + p, row.slots[s]);
 }
 
@@ -145,6 +189,8 @@ struct RowsOf {
   uint8_t* data[kRows];
   const float* grads[kRows];
   bool updates[kRows];
+  int64_t keys[kRows];  // of halves
+  Rounding rounding;    // of halves
 };
 
 // Of a rule with a row slot: the step of each row. A warp has these rows, and all its lanes compute it.
@@ -165,22 +211,30 @@ __device__ __forceinline__ void BeginRows(const SlotsOf<Rule>& slots, uint32_t d
 }
 
 // of_row: of the first row, and of the others.
-template <typename Part, typename Rule>
+template <typename Part, bool kHalves, typename Rule>
 __device__ __forceinline__ void UpdateElements(const SlotsOf<Rule>& slots, const RowsOf<Rule>& rows, const Rule& first,
                                                const Rule& others, uint32_t parts, const Lanes& mine) {
   MT_NO_UNROLL for (uint32_t p = mine.lane; p < parts; p += mine.lanes) {
     RowParts<Rule, Part> row[kRowsOf<Rule>];
-    MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) { row[r] = LoadParts<Rule, Part>(slots, rows.data[r], rows.grads[r], p); }
+    MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) {
+      row[r] = LoadParts<Rule, Part, kHalves>(rows.rounding.dtype, slots, rows.data[r], rows.grads[r], p);
+    }
     MT_UNROLL for (int r = 0; r < kRowsOf<Rule>; ++r) {
       if (!rows.updates[r]) continue;
       StepOfParts(r == 0 ? first : others, &row[r]);
-      StoreParts(slots, rows.data[r], Again(p), row[r]);  // addresses take no registers meanwhile
+      const uint32_t to = Again(p);  // addresses take no registers meanwhile
+      if constexpr (kHalves) {
+        StoreHalves(rows.rounding, rows.keys[r], rows.data[r], to, row[r].value);
+      } else {
+        Store(reinterpret_cast<Part*>(rows.data[r]) + to, row[r].value);
+      }
+      StoreSlots(slots, rows.data[r], to, row[r]);
     }
   }
 }
 
 // The rows [begin, end) of a batch, by a warp.
-template <typename Part, typename Rule>
+template <typename Part, bool kHalves, typename Rule>
 __device__ __forceinline__ void UpdateRows(const UpdateArgs& args, const Rule& rule, uint32_t begin, uint32_t end) {
   constexpr uint32_t kRows = kRowsOf<Rule>;
   const SlotsOf<Rule> slots(args);
@@ -189,7 +243,8 @@ __device__ __forceinline__ void UpdateRows(const UpdateArgs& args, const Rule& r
   while (begin < end) {  // all lanes of the warp together
     const Lanes mine = LanesFor(sharing);
     const uint32_t own = begin + mine.group;
-    RowsOf<Rule> rows;
+    RowsOf<Rule> rows{};
+    if constexpr (kHalves) rows.rounding = Rounding{args.value_dtype, args.stochastic, args.step};
     MT_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
       const uint32_t i = own + r * mine.groups, at = i < end ? i : own < end ? own : begin;
       uint8_t* const row = args.rows[at];
@@ -197,14 +252,15 @@ __device__ __forceinline__ void UpdateRows(const UpdateArgs& args, const Rule& r
       rows.grads[r] = args.sums + static_cast<size_t>(at) * args.dim;
       const bool skips = args.skip_provisional && (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
       rows.updates[r] = i < end && !skips;
+      if (kHalves && args.stochastic) rows.keys[r] = args.keys[at];
     }
     if constexpr (Rule::kRowSlots > 0) {
       static_assert(kRows == 2, "a rule for each row");
       Rule of_row[kRows] = {rule, rule};
       BeginRows(slots, args.dim, rows, of_row);
-      UpdateElements<Part>(slots, rows, of_row[0], of_row[1], parts, mine);
+      UpdateElements<Part, kHalves>(slots, rows, of_row[0], of_row[1], parts, mine);
     } else if (own < end) {
-      UpdateElements<Part>(slots, rows, rule, rule, parts, mine);
+      UpdateElements<Part, kHalves>(slots, rows, rule, rule, parts, mine);
     }
     __syncwarp();
     const Lanes again = LanesFor(Again(sharing));
@@ -218,38 +274,42 @@ __device__ __forceinline__ void UpdateRows(const UpdateArgs& args, const Rule& r
   }
 }
 
-template <typename Rule>
+template <typename Rule, bool kHalves>
 __device__ __forceinline__ void UpdateItems(const UpdateArgs& args, uint32_t begin, uint32_t end) {
   const Rule rule(args.hyper, static_cast<int>(args.dim));
   if (IsOfFours(args.dim, args.dim, args.sums)) {
-    UpdateRows<Four>(args, rule, begin, end);
+    UpdateRows<Four, kHalves>(args, rule, begin, end);
   } else {
-    UpdateRows<float>(args, rule, begin, end);
+    UpdateRows<float, kHalves>(args, rule, begin, end);
   }
 }
 
-template <typename Rule>
+template <typename Rule, bool kHalves>
 __global__ void __launch_bounds__(kBlock, 4) UpdateKernel(UpdateArgs args) {
   ForItems(*args.num_keys, [&](uint32_t begin, uint32_t end) {
-    UpdateItems<Rule>(args, begin, end);
+    UpdateItems<Rule, kHalves>(args, begin, end);
     return end;
   });
 }
 
-template <typename Rule>
+template <typename Rule, bool kHalves>
 __global__ void __launch_bounds__(kBlock, 4) UpdateMembersKernel(UpdateMembersArgs args) {
-  ForItemsOfMembers(args,
-                    [](const UpdateArgs& member, uint32_t begin, uint32_t end) { UpdateItems<Rule>(member, begin, end); });
+  ForItemsOfMembers(
+      args, [](const UpdateArgs& member, uint32_t begin, uint32_t end) { UpdateItems<Rule, kHalves>(member, begin, end); });
 }
 
 template <typename Rule>
 Status Launch(Stream stream, const UpdateArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / 32 * kFewestItems), kBlock, UpdateKernel<Rule>, args);
+  const unsigned grid = Grid(args.max_keys, kBlock / 32 * kFewestItems);
+  if (args.value_dtype == DType::kFloat32) return MT_LAUNCH(stream, grid, kBlock, (UpdateKernel<Rule, false>), args);
+  return MT_LAUNCH(stream, grid, kBlock, (UpdateKernel<Rule, true>), args);
 }
 
 template <typename Rule>
 Status Launch(Stream stream, const UpdateMembersArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32 * kFewestItems), kBlock, UpdateMembersKernel<Rule>, args);
+  const unsigned grid = Grid(args.items, kBlock / 32 * kFewestItems);
+  if (!args.halves) return MT_LAUNCH(stream, grid, kBlock, (UpdateMembersKernel<Rule, false>), args);
+  return MT_LAUNCH(stream, grid, kBlock, (UpdateMembersKernel<Rule, true>), args);
 }
 
 // Args: UpdateArgs or UpdateMembersArgs.

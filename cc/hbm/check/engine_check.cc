@@ -114,13 +114,15 @@ Status TrainAndCompare(const std::string& what, const std::vector<Both>& group, 
   return OkStatus();
 }
 
-// Of three tables one has room for all keys.
+// Of three tables one has room for all keys. Their values take turns with the types.
 Status CheckRules(const Device& device, const EngineCheckOptions& options) {
+  uint64_t values = 0;
   for (const UpdateRule* rule : RulesWithKernels()) {
     std::vector<Both> group;
     for (const int dim : {options.dim, std::max(1, options.dim / 4 * 4), 1}) {
       const int rows = group.empty() ? options.keys * 2 : options.hbm_rows;
-      MT_ASSIGN_OR_RETURN(Both both, MakeBoth(device, OptionsOf(dim, options.seed + group.size()), rows, 0));
+      const TableOptions table = WithValues(OptionsOf(dim, options.seed + group.size()), values++);
+      MT_ASSIGN_OR_RETURN(Both both, MakeBoth(device, table, rows, 0));
       group.push_back(std::move(both));
     }
     MT_RETURN_IF_ERROR(TrainAndCompare(rule->name(), group, rule, device, options));
@@ -131,7 +133,8 @@ Status CheckRules(const Device& device, const EngineCheckOptions& options) {
 Status CheckGrowth(const Device& device, const EngineCheckOptions& options) {
   std::vector<Both> group;
   for (const int dim : {options.dim, 4}) {
-    MT_ASSIGN_OR_RETURN(Both both, MakeBoth(device, OptionsOf(dim, options.seed), 0, /*grows_from_rows=*/2));
+    const TableOptions table = WithValues(OptionsOf(dim, options.seed), group.empty() ? 0 : 3);
+    MT_ASSIGN_OR_RETURN(Both both, MakeBoth(device, table, 0, /*grows_from_rows=*/2));
     group.push_back(std::move(both));
   }
   return TrainAndCompare("growth", group, *FindUpdateRule("adagrad"), device, options);
@@ -140,7 +143,7 @@ Status CheckGrowth(const Device& device, const EngineCheckOptions& options) {
 Status CheckFilters(const Device& device, const EngineCheckOptions& options) {
   std::vector<Both> group;
   for (const AdmissionKind kind : {AdmissionKind::kCounter, AdmissionKind::kBloom}) {
-    TableOptions table = OptionsOf(options.dim, options.seed);
+    TableOptions table = WithValues(OptionsOf(options.dim, options.seed), group.empty() ? 4 : 0);
     table.filter.kind = kind;
     table.filter.filter_freq = 2;
     table.filter.max_element_size = options.keys * 4;

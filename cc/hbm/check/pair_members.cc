@@ -14,18 +14,27 @@ using device::RankBy;
 namespace {
 
 constexpr MemberForm kForms[] = {
-    // name, pooled, columns, splits, steps, weighted, combiner, max_norm, int32, ranks of its table, absent, out of order
-    {"dense", false, 0, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kNothing, false, false},
-    {"dense, clipped", true, 0, false, 0, false, PoolCombiner::kSum, 2.5f, true, RankBy::kFrequency, false, false},
-    {"rows, sums", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kVersion, false, false},
-    {"rows, weighted means", true, 1, false, 0, true, PoolCombiner::kMean, -1.0f, true, RankBy::kNothing, false, false},
-    {"sparse, means, clipped", true, 2, false, 0, false, PoolCombiner::kMean, 2.5f, false, RankBy::kFrequency, false, false},
-    {"sparse, weighted, clipped", true, 2, false, 0, true, PoolCombiner::kSqrtN, 1.5f, false, RankBy::kVersion, false, false},
-    {"sequence", true, 2, false, 5, false, PoolCombiner::kSum, -1.0f, true, RankBy::kNothing, false, false},
-    {"ragged, by root", true, 1, true, 0, false, PoolCombiner::kSqrtN, -1.0f, false, RankBy::kFrequency, false, false},
-    {"ragged sequence, weighted", true, 1, true, 6, true, PoolCombiner::kSum, 2.5f, false, RankBy::kVersion, false, false},
-    {"keys without rows", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kNothing, true, false},
-    {"out of order", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, true, RankBy::kFrequency, false, true},
+    // name, pooled, columns, splits, steps, weighted, combiner, max_norm, int32, ranks of its table, absent, out of order, its
+    // values
+    {"dense", false, 0, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kNothing, false, false, DType::kFloat32},
+    {"dense, clipped", true, 0, false, 0, false, PoolCombiner::kSum, 2.5f, true, RankBy::kFrequency, false, false,
+     DType::kBFloat16},
+    {"rows, sums", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kVersion, false, false, DType::kFloat16},
+    {"rows, weighted means", true, 1, false, 0, true, PoolCombiner::kMean, -1.0f, true, RankBy::kNothing, false, false,
+     DType::kFloat32},
+    {"sparse, means, clipped", true, 2, false, 0, false, PoolCombiner::kMean, 2.5f, false, RankBy::kFrequency, false, false,
+     DType::kBFloat16},
+    {"sparse, weighted, clipped", true, 2, false, 0, true, PoolCombiner::kSqrtN, 1.5f, false, RankBy::kVersion, false, false,
+     DType::kFloat16},
+    {"sequence", true, 2, false, 5, false, PoolCombiner::kSum, -1.0f, true, RankBy::kNothing, false, false, DType::kBFloat16},
+    {"ragged, by root", true, 1, true, 0, false, PoolCombiner::kSqrtN, -1.0f, false, RankBy::kFrequency, false, false,
+     DType::kFloat16},
+    {"ragged sequence, weighted", true, 1, true, 6, true, PoolCombiner::kSum, 2.5f, false, RankBy::kVersion, false, false,
+     DType::kFloat32},
+    {"keys without rows", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, false, RankBy::kNothing, true, false,
+     DType::kFloat32},
+    {"out of order", true, 1, false, 0, false, PoolCombiner::kSum, -1.0f, true, RankBy::kFrequency, false, true,
+     DType::kFloat32},
 };
 
 }  // namespace
@@ -149,6 +158,7 @@ void PairSide::Describe(size_t i) {
   OutputMember& o = work_->members[i].output;
   const auto entries = static_cast<uint32_t>(from.keys.size());
   o.rows = work_->group_find.rows;
+  o.value_dtype = form.value_dtype;
   o.max_keys = o.entries = entries;
   o.inverse = work_->group_dedup.inverse + work_->members[i].first_entry;
   o.pooled = form.pooled;
@@ -238,6 +248,9 @@ Status PairSide::Scales() {
 
 Status PairSide::Values() {
   MT_RETURN_IF_ERROR(kernels_.values(stream_, OutputsOf(device::ValueItems)));
+  device::OutputArgs halves = OutputsOf(device::HalfValueItems);
+  halves.halves = true;
+  MT_RETURN_IF_ERROR(kernels_.values(stream_, halves));
   for (const Member& member : work_->members) {
     const OutputMember& o = member.output;
     Read("values of a member", o.out, size_t{o.num_rows} * o.stride);  // where it gets none, what was there before
@@ -320,7 +333,7 @@ Status PairSide::Corrections() {
 }
 
 Status PairSide::UpdateMembers() {
-  std::vector<device::UpdateArgs> updates;
+  std::vector<device::UpdateArgs> updates[2];  // of values of 32 bits, and of 16
   for (size_t i = 0; i < work_->members.size(); ++i) {
     const Member& member = work_->members[i];
     if (!member.has_values) continue;
@@ -328,12 +341,17 @@ Status PairSide::UpdateMembers() {
     update.rows = work_->group_find.rows + member.counts.first;
     update.sums = member.gradient.sums;
     update.counts = member.gradient.counts;
-    updates.push_back(update);
+    update.keys = work_->group_dedup.distinct + member.counts.first;
+    updates[update.value_dtype != DType::kFloat32].push_back(update);
   }
   const auto items = [](const device::UpdateArgs& update) -> uint64_t { return update.max_keys; };
-  MT_RETURN_IF_ERROR(
-      kernels_.update_members(stream_, batch_->rule, LaunchOf<device::UpdateMembersArgs, device::UpdateArgs>(updates, items)));
-  for (const device::UpdateArgs& update : updates) Read("rows created by a member", update.created, 1);
+  for (const bool halves : {false, true}) {
+    if (updates[halves].empty()) continue;
+    auto args = LaunchOf<device::UpdateMembersArgs, device::UpdateArgs>(updates[halves], items);
+    args.halves = halves;
+    MT_RETURN_IF_ERROR(kernels_.update_members(stream_, batch_->rule, args));
+    for (const device::UpdateArgs& update : updates[halves]) Read("rows created by a member", update.created, 1);
+  }
   ReadTables();
   return OkStatus();
 }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "cc/row/value_column.h"
+
 namespace multitier::hbm {
 
 using device::DeviceRowHeader;
@@ -252,6 +254,7 @@ std::vector<device::StagedMember> PairSide::StageMembers(bool apart, std::vector
       uint8_t* const row = rows->data() + rows->size() - stride;
       std::memcpy(row, &header, sizeof(header));
       std::memcpy(row + sizeof(header), data.data(), data.size() * sizeof(float));
+      WriteColumn(kMemberForms[t].value_dtype, data.data(), options_.dim, row + sizeof(header));
     }
   }
   return members;
@@ -372,6 +375,7 @@ Status PairSide::Bear() {
   *reinterpret_cast<DeviceRowHeader*>(row.data()) = DeviceRowHeader{-1, 0, device::kRowProvisional, 0};
   device::Birth birth{};
   birth.dim = options_.dim;
+  birth.value_dtype = static_cast<DType>(batch_->number % 3);
   birth.row = m.Up(row);
   for (uint32_t c = 0; c < device::Birth::kMostColumns; ++c) {
     birth.columns[c] = ComputedColumns{static_cast<Distribution>((c + batch_->number) % 4), options_.dim * (c + 1) / 4,
@@ -412,8 +416,11 @@ Status PairSide::Bear() {
 Status PairSide::Gather() {
   const uint32_t n = batch_->n(), dim = batch_->smallest_dim;
   auto* const values = memory().New<float>(size_t{n} * dim);
-  MT_RETURN_IF_ERROR(kernels_.gather(stream_, device::GatherArgs{work_->find.rows, work_->dedup.inverse, n, dim, values}));
-  Read("values", values, size_t{n} * dim);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {  // of each row, whatever it has
+    const device::GatherArgs args{work_->find.rows, work_->dedup.inverse, n, dim, values, dtype};
+    MT_RETURN_IF_ERROR(kernels_.gather(stream_, args));
+    Read("values", values, size_t{n} * dim);
+  }
   return OkStatus();
 }
 
@@ -460,6 +467,9 @@ device::UpdateArgs PairSide::UpdateOf(size_t table, uint32_t dim, uint32_t max_k
   update.version = batch_->operation;
   update.skip_provisional = batch_->number % 3 == 2;
   update.created = memory().Filled<uint32_t>(1, 0);
+  update.value_dtype = kMemberForms[table].value_dtype;
+  update.stochastic = (batch_->number / 2 + table) % 2 == 0;
+  update.step = batch_->operation;
   return update;
 }
 
@@ -474,6 +484,7 @@ Status PairSide::Update() {
   update.rows = work_->find.rows + first;
   update.sums = work_->sum.sums + first * dim;
   update.occurrences = work_->sum.occurrences + first;
+  update.keys = work_->find.keys + first;
   MT_RETURN_IF_ERROR(kernels_.update(stream_, batch_->rule, update));
   Read("created rows", update.created, 1);
   ReadTables();

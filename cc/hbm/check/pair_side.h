@@ -32,6 +32,7 @@ struct MemberForm {
   bool int32_keys;
   device::RankBy rank_by;     // of its table
   bool absent, out_of_order;  // keys without rows; indices out of order: then there are no values
+  DType value_dtype;          // of its table
 };
 extern const Span<const MemberForm> kMemberForms;
 

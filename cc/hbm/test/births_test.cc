@@ -24,8 +24,8 @@ InitializerSpec ByColumn(std::vector<ColumnInitializer> columns) {
 
 // A table of HBM alone, or with room for `rows` rows over DRAM, and a plain one.
 struct Newborn {
-  Newborn(const InitializerSpec& initializer, int the_dim, int rows = 0) : dim(the_dim) {
-    TableOptions options = BasicOptions(dim);
+  Newborn(const InitializerSpec& initializer, int the_dim, int rows = 0, uint64_t values = 0) : dim(the_dim) {
+    TableOptions options = WithValues(BasicOptions(dim), values);
     options.initializer = initializer;
     plain = MakeTable(options);
     table = rows == 0 ? GrowingTable(options, device) : MakeHbmTable(options, rows, device);
@@ -89,9 +89,10 @@ TEST(Births, EveryDistributionGivesTheBitsOfThePlainTable) {
                 {6, Spec(InitializerKind::kNormal, 0.0f, 1.0f, 3)},
                 {7, Spec(InitializerKind::kNormal, 0.0f, 1.0f, 4)}}),
   };
+  uint64_t values = 0;
   for (const InitializerSpec& spec : specs) {
-    for (const int dim : {8, 9, 130}) {
-      Newborn newborn(spec, dim);
+    for (const int dim : {8, 9, 12, 130}) {
+      Newborn newborn(spec, dim, /*rows=*/0, values++);
       std::vector<int64_t> keys = Range(-30, 30);
       keys.insert(keys.end(), {5, INT64_MIN, INT64_MAX, 5});
       Training training = Sgd(keys, 0.5f, dim);

@@ -15,7 +15,7 @@ TEST(DeviceOperations, EveryRuleGivesTheBitsOfAPlainTableWithAndWithoutAPlan) {
   for (const UpdateRule* rule : RulesWithKernels()) {
     std::mt19937_64 random(++seed);
     const int dim = std::vector<int>{1, 3, 8, 17}[seed % 4];
-    Pair pair(dim, 16, seed);
+    Pair pair(dim, 16, seed, /*dram_rows=*/8, /*values=*/seed);
     DeviceCaller caller(pair.device);
     for (int step = 0; step < (kSanitized ? 2 : 6); ++step) {
       Training training = SomeTraining(rule, SomeKeys(14, &random), dim, &random);

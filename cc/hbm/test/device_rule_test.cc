@@ -12,6 +12,9 @@
 
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/test_memory.h"
+#include "cc/hbm/test/hbm_test_util.h"
+#include "cc/optimizer/stochastic_update.h"
+#include "cc/row/value_column.h"
 
 namespace multitier::hbm::device_rule_test {
 namespace {
@@ -172,8 +175,8 @@ TEST_F(DeviceRuleTest, AKeyOfManyEntriesIsSummedByManyWarps) {
 
 // Rows [value | slots] of random numbers, and what they are after one step on the CPU.
 struct TestRows {
-  TestRows(const UpdateRule& rule, int dim, size_t n, std::mt19937_64* random)
-      : layout(*RowLayout::Create(dim, DType::kFloat32)) {
+  TestRows(const UpdateRule& rule, int dim, DType dtype, size_t n, std::mt19937_64* random)
+      : layout(*RowLayout::Create(dim, dtype)) {
     for (const SlotSpec& slot : rule.slots()) {
       ColumnSpec column;
       column.name = slot.name;
@@ -186,13 +189,14 @@ struct TestRows {
     for (size_t i = 0; i < n; ++i) {
       *header(i) =
           DeviceRowHeader{3, i % 4 == 0 ? 0xfffffffeu : 5u, static_cast<uint16_t>(i % 3 == 0 ? device::kRowProvisional : 0), 0};
-      for (size_t e = 0; e < layout.row_bytes() / sizeof(float); ++e) {
-        data(i)[e] = static_cast<float>((*random)() % 1000 + 1) / 500.0f;
-      }
+      std::vector<float> floats(layout.row_bytes() / sizeof(float));
+      for (float& x : floats) x = static_cast<float>((*random)() % 1000 + 1) / 500.0f;
+      std::memcpy(data(i), floats.data(), layout.row_bytes());
+      WriteColumn(dtype, floats.data(), static_cast<size_t>(std::min<int>(dim, static_cast<int>(floats.size()))), data(i));
     }
   }
   DeviceRowHeader* header(size_t i) { return reinterpret_cast<DeviceRowHeader*>(bytes.data() + i * stride); }
-  float* data(size_t i) { return reinterpret_cast<float*>(bytes.data() + i * stride + sizeof(DeviceRowHeader)); }
+  uint8_t* data(size_t i) { return bytes.data() + i * stride + sizeof(DeviceRowHeader); }
 
   RowLayout layout;
   std::vector<uint32_t> offsets;
@@ -202,13 +206,18 @@ struct TestRows {
 
 TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
   std::mt19937_64 random(11);
+  constexpr int64_t kStep = int64_t{3} << 32 | 7;
+  uint64_t values = 0;
   for (const RuleCase& c : Cases()) {
     const UpdateRule& rule = **FindUpdateRule(c.rule);
     ASSERT_TRUE(rule.Validate(c.hyper.data()).ok());
     for (const int dim : {1, 2, 3, 7, 16, 17, 70, 128, 255, 299, 300}) {
       const uint32_t keys = 21;
       const TestBatch batch(keys, 40, dim, &random);
-      TestRows rows(rule, dim, keys, &random);
+      const TableOptions options = WithValues(TableOptions(), values++);
+      TestRows rows(rule, dim, options.value_dtype, keys, &random);
+      std::vector<int64_t> key_of(keys);
+      for (int64_t& key : key_of) key = static_cast<int64_t>(random());
       const device::SumArgs sum = Sum(batch, dim, false, dim == 300 ? 1 : 0);
       uint8_t* const on_device = memory_->Up(rows.bytes);
       std::vector<uint8_t*> places;
@@ -224,6 +233,10 @@ TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
                                 9,
                                 dim == 3,
                                 memory_->Filled<uint32_t>(1, 0)};
+      update.value_dtype = options.value_dtype;
+      update.stochastic = options.stochastic_rounding;
+      update.keys = options.stochastic_rounding ? memory_->Up(key_of) : nullptr;
+      update.step = kStep;
       std::copy(rows.offsets.begin(), rows.offsets.end(), update.slot_offsets);
       std::copy(c.hyper.begin(), c.hyper.end(), update.hyper);
       ASSERT_TRUE(device_->kernels().update(stream_, *DeviceRuleOf(rule, c.hyper.data()), update).ok());
@@ -233,15 +246,21 @@ TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
       for (uint32_t i = 0; i < keys; ++i) {
         const bool provisional = rows.header(i)->flags == device::kRowProvisional;
         if (provisional && update.skip_provisional) continue;
-        uint8_t* const data = reinterpret_cast<uint8_t*>(rows.data(i));
+        uint8_t* const data = rows.data(i);
         const float* const grad = sums.data() + i * static_cast<size_t>(dim);
-        rule.Update(UpdateBatch{&data, &grad, 1, dim, DType::kFloat32, rows.offsets.data(), c.hyper.data()});
+        const UpdateBatch one{&data, &grad, 1, dim, options.value_dtype, rows.offsets.data(), c.hyper.data()};
+        if (options.stochastic_rounding) {
+          UpdateStochastically(rule, one, &key_of[i], kStep);
+        } else {
+          rule.Update(one);
+        }
         const uint64_t frequency = (provisional ? 0 : uint64_t{rows.header(i)->frequency}) + batch.counts[i];
         *rows.header(i) = DeviceRowHeader{9, static_cast<uint32_t>(std::min<uint64_t>(frequency, 0xffffffffu)),
                                           static_cast<uint16_t>(device::kRowDirty | (provisional ? device::kRowNew : 0)), 0};
         created += provisional;
       }
-      EXPECT_EQ(memory_->Down(on_device, rows.bytes.size()), rows.bytes) << c.rule << " " << c.hyper.size() << " dim " << dim;
+      EXPECT_EQ(memory_->Down(on_device, rows.bytes.size()), rows.bytes)
+          << c.rule << " " << c.hyper.size() << " dim " << dim << " " << DTypeName(options.value_dtype);
       EXPECT_EQ(memory_->Down(update.created, 1)[0], created);
     }
   }

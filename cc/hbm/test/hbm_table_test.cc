@@ -19,7 +19,7 @@ TEST(HbmTable, EveryRuleGivesTheBitsOfAPlainTableOverFourRowsOfHbm) {
   for (const UpdateRule* rule : RulesWithKernels()) {
     std::mt19937_64 random(++seed);
     const int dim = std::vector<int>{1, 3, 8, 17}[seed % 4];
-    const Pair pair(dim, 16, seed, /*dram_rows=*/16);
+    const Pair pair(dim, 16, seed, /*dram_rows=*/16, /*values=*/seed);
     HbmTable* const table = pair.table.get();
     EmbeddingTable* const plain = pair.plain.get();
     for (int step = 0; step < (kSanitized ? 2 : 8); ++step) {

@@ -162,11 +162,20 @@ inline std::unique_ptr<HbmTable> GrowingTable(TableOptions options, std::shared_
   return table.ok() ? *std::move(table) : nullptr;
 }
 
-// Few rows of HBM over few rows of DRAM over a memory tier, and a plain table of the same values.
+// 0: float32. 1, 2: bfloat16 and float16. 3, 4: the same, rounded stochastically. And so on.
+inline TableOptions WithValues(TableOptions options, uint64_t number) {
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kBFloat16, DType::kFloat16};
+  options.value_dtype = kTypes[number % 5];
+  options.stochastic_rounding = number % 5 > 2;
+  return options;
+}
+
+// Few rows of HBM over few rows of DRAM over a memory tier, and a plain table of the same values. values: see WithValues
 struct Pair {
-  Pair(int dim, int hbm_rows, uint64_t seed, int dram_rows = 8) : device(NewEmulatedDevice(seed)) {
-    plain = MakeTable(BasicOptions(dim));
-    table = MakeHbmTable(TieredOptions(dim, dram_rows, std::make_shared<MemoryTier>()), hbm_rows, device);
+  Pair(int dim, int hbm_rows, uint64_t seed, int dram_rows = 8, uint64_t values = 0) : device(NewEmulatedDevice(seed)) {
+    const TableOptions tiered = TieredOptions(dim, dram_rows, std::make_shared<MemoryTier>());
+    plain = MakeTable(WithValues(BasicOptions(dim), values));
+    table = MakeHbmTable(WithValues(tiered, values), hbm_rows, device);
   }
   std::shared_ptr<device::EmulatedDevice> device;
   std::unique_ptr<EmbeddingTable> plain;

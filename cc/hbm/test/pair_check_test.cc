@@ -102,27 +102,29 @@ const std::vector<Plant>& LeftOut() {
 // The last item, or the last element of each.
 const std::vector<Plant>& Shortened() {
   static const std::vector<Plant> plants = {
-      PLANT_LESS(gather, GatherArgs, args.dim -= args.dim > 1),
-      PLANT_LESS(sum, SumArgs, args.dim -= args.dim > 1),
-      PLANT_LESS(widen, WidenArgs, args.n -= 1),
-      PLANT_LESS(pieces, PiecesArgs, args.n -= 1),
-      PLANT_LESS(localize, LocalizeArgs, args.dedup.n -= 1),
-      PLANT_LESS(entry_rows, OutputArgs, args.items -= 1),
-      PLANT_LESS(values, OutputArgs, args.items -= 1),
-      PLANT_LESS(begins, BeginsArgs, args.n -= 1),
-      PLANT_LESS(gradients, GradientArgs, args.items -= 1),
-      PLANT_LESS(corrections, GradientArgs, args.items -= args.items > 0),
-      PLANT_LESS(take_listed, TakeListedArgs, args.n -= 1),
-      PLANT_LESS(move_rows, MoveArgs, args.from_capacity -= 1),
-      PLANT_LESS(reset, ResetArgs, args.capacity -= 1),
-      PLANT_LESS(sweep_pins, SweepPinsArgs, args.num_kept -= 1),
-      PLANT_LESS(take_out, TakeOutArgs, args.row_bytes -= 16),
-      PLANT_LESS(pin, PinArgs, args.operation += 1),
-      PLANT_LESS(find, FindArgs, args.stamp = false),
-      PLANT_LESS(mark, MarkArgs, args.which = device::Marked::kAll),
-      PLANT_LESS(stage, StageArgs, args.insert_provisional = true),
-      PLANT_LESS(place, InsertArgs, args.floor += 1),
-      PLANT_LESS(bear, BearArgs, args.misses = nullptr),
+    PLANT_LESS(gather, GatherArgs, args.dim -= args.dim > 1),
+    PLANT_LESS(sum, SumArgs, args.dim -= args.dim > 1),
+    PLANT_LESS(widen, WidenArgs, args.n -= 1),
+    PLANT_LESS(pieces, PiecesArgs, args.n -= 1),
+    PLANT_LESS(localize, LocalizeArgs, args.dedup.n -= 1),
+    PLANT_LESS(entry_rows, OutputArgs, args.items -= 1),
+    PLANT_LESS(values, OutputArgs, args.items -= 1),
+    PLANT_LESS(begins, BeginsArgs, args.n -= 1),
+    PLANT_LESS(gradients, GradientArgs, args.items -= 1),
+    PLANT_LESS(corrections, GradientArgs, args.items -= args.items > 0),
+    PLANT_LESS(take_listed, TakeListedArgs, args.n -= 1),
+    PLANT_LESS(move_rows, MoveArgs, args.from_capacity -= 1),
+    PLANT_LESS(reset, ResetArgs, args.capacity -= 1),
+    PLANT_LESS(sweep_pins, SweepPinsArgs, args.num_kept -= 1),
+    PLANT_LESS(take_out, TakeOutArgs, args.row_bytes -= 16),
+    PLANT_LESS(pin, PinArgs, args.operation += 1),
+    PLANT_LESS(find, FindArgs, args.stamp = false),
+    PLANT_LESS(mark, MarkArgs, args.which = device::Marked::kAll),
+    PLANT_LESS(stage, StageArgs, args.insert_provisional = true),
+    PLANT_LESS(place, InsertArgs, args.floor += 1),
+    PLANT_LESS(bear, BearArgs, args.misses = nullptr),
+    PLANT_LESS(gather, GatherArgs, if (args.value_dtype == DType::kFloat16) args.value_dtype = DType::kBFloat16),
+    PLANT_LESS(values, OutputArgs, args.items -= args.halves),
   };
   return plants;
 }
@@ -139,6 +141,24 @@ void ExpectFound(const Plant& plant) {
 
 TEST(PairCheck, ALaunchThatDoesNothingIsFound) {
   for (const Plant& plant : LeftOut()) ExpectFound(plant);
+}
+
+#define PLANT_IN_UPDATE(function, args_type, ...)                                                                        \
+  Plant {                                                                                                                \
+    #function, [](DeviceKernels* kernels) {                                                                              \
+      kernels->function = [](device::Stream stream, device::DeviceRule rule, const device::args_type& given) -> Status { \
+        device::args_type args = given;                                                                                  \
+        __VA_ARGS__;                                                                                                     \
+        return device::EmulatedKernels().function(stream, rule, args);                                                   \
+      };                                                                                                                 \
+    }                                                                                                                    \
+  }
+
+// Values of 16 bits that are rounded by the bits of another step, or to the nearest, or are not updated.
+TEST(PairCheck, AnotherRoundingIsFound) {
+  ExpectFound(PLANT_IN_UPDATE(update, UpdateArgs, args.step += 1));
+  ExpectFound(PLANT_IN_UPDATE(update, UpdateArgs, args.stochastic = false));
+  ExpectFound(PLANT_IN_UPDATE(update_members, UpdateMembersArgs, if (args.halves) return OkStatus()));
 }
 
 TEST(PairCheck, ALaunchThatLeavesSomethingOutIsFound) {

@@ -52,10 +52,11 @@ class RepeatedKeys : public testing::TestWithParam<Path> {};
 
 TEST_P(RepeatedKeys, HaveTheBitsOfTheCpuInPiecesAfterEachUpdate) {
   std::mt19937_64 random(29);
+  uint64_t values = 0;
   for (const UpdateRule* rule : RulesWithKernels()) {
-    for (const int hbm_rows : {6, 100}) {
-      const int dim = hbm_rows == 6 ? 5 : 4;
-      Pair pair(dim, hbm_rows, random());
+    for (const int hbm_rows : {8, 100}) {
+      const int dim = hbm_rows == 8 ? 5 : 4;
+      Pair pair(dim, hbm_rows, random(), /*dram_rows=*/8, /*values=*/++values);
       for (const auto& times :
            std::vector<std::vector<size_t>>{{256, 1, 3, 255}, {257, 1, 3, 256, 300, 1, 1, 1, 1, 2}, {1500, 300, 2}}) {
         const Training training = SomeTraining(rule, Repeated(times, &random), dim, &random);

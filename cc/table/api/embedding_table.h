@@ -68,6 +68,12 @@
 
 namespace multitier {
 
+// What an apply is counted as.
+struct NotedApply {
+  int64_t version = 0;  // that its rows get
+  int64_t number = 0;   // among the applies of the table: stochastic rounding depends on it
+};
+
 // One apply: rows `keys` are updated once each with the sum of their gradients.
 struct ApplyRequest {
   Span<const int64_t> keys;      // [n], repeats allowed
@@ -86,10 +92,9 @@ struct ApplyRequest {
   // searched.
   Span<const uint32_t> places;
   int64_t global_step = -1;  // the step. -1: the table's own count of applies. It becomes the version if the score is kStep
-  // Null, or the version to set, of an apply that was noted (TableBelow::NoteApply) and is not counted again.
-  const int64_t* noted_version = nullptr;
-  int64_t* version_set = nullptr;  // out, or null: the version that was set
-  int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
+  const NotedApply* noted = nullptr;  // null, or of an apply that was noted (TableBelow::NoteApply) and is not counted again
+  NotedApply* note = nullptr;         // out, or null: of this apply
+  int64_t* refused = nullptr;         // out, or null: new keys that got no row (on_full, refuse_colder)
 };
 
 class EmbeddingTable : public TableAdmin {

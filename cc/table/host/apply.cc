@@ -106,16 +106,14 @@ Status HostTable::Apply(const ApplyRequest& request, Executor* executor) {
   keys.tables = request.tables;
   keys.distinct = request.distinct;
   keys.may_hold = true;
-  const int64_t* const noted = request.noted_version;
-  keys.version =
-      noted != nullptr ? *noted : base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
+  const int64_t step = request.global_step >= 0 ? request.global_step : applies_.load() + 1;
+  keys.version = request.noted != nullptr ? request.noted->version : base_.score.Peek(step);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 
   if (request.refused != nullptr) *request.refused = operation.refused();
-  int64_t number = applies_.load();
-  const int64_t version = noted != nullptr ? *noted : NoteApply(request.global_step, &number);
-  if (request.version_set != nullptr) *request.version_set = version;
-  operation.Update(request, slot_offsets, version, number, executor);
+  const NotedApply noted = request.noted != nullptr ? *request.noted : NoteApply(request.global_step);
+  if (request.note != nullptr) *request.note = noted;
+  operation.Update(request, slot_offsets, noted.version, noted.number, executor);
   BoundCounted();
   demoter_.TrimAndRemember();
   last_refused_ = operation.refused();

@@ -83,7 +83,7 @@ class HostTable final : public TableBelow {
   Status CopyOut(const RowBatch& rows, CopyOutAs as) override;
   Status PutBack(const RowBatch& rows) override;
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const override;
-  int64_t NoteApply(int64_t global_step) override { return NoteApply(global_step, nullptr); }
+  NotedApply NoteApply(int64_t global_step) override;
   void NoteRemoved(Span<const int64_t> keys) override;
   std::vector<int64_t> TakeGone() override;
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) override;
@@ -96,8 +96,6 @@ class HostTable final : public TableBelow {
 
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report);
-  // number: out, or null: of the apply, among those of this table. No other apply has it.
-  int64_t NoteApply(int64_t global_step, int64_t* number);
   Status FlushRows();
   // Demoter::FlushShard of all shards. REQUIRES: a last tier without a size
   Status WriteDown();

@@ -86,10 +86,9 @@ void HostTable::FillAbsentRows(const RowBatch& rows) const {
   }
 }
 
-int64_t HostTable::NoteApply(int64_t global_step, int64_t* number) {
-  const int64_t count = applies_.fetch_add(1) + 1;
-  if (number != nullptr) *number = count;
-  return base_.score.Take(global_step >= 0 ? global_step : count);
+NotedApply HostTable::NoteApply(int64_t global_step) {
+  const int64_t number = applies_.fetch_add(1) + 1;
+  return NotedApply{base_.score.Take(global_step >= 0 ? global_step : number), number};
 }
 
 void HostTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {

@@ -33,8 +33,8 @@ class TableBelow : public EmbeddingTable {
   virtual Status ExpireKeys(int64_t step, int64_t* expired, std::vector<int64_t>* keys) = 0;
   // For a table above that trains rows itself. What Apply would refuse, and where the rule's slots are in the data of a row:
   virtual Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const = 0;
-  // An apply of rows that the table above has: it counts as one of this table. Gives the version to set.
-  virtual int64_t NoteApply(int64_t global_step) = 0;
+  // An apply of rows that the table above has: it counts as one of this table.
+  virtual NotedApply NoteApply(int64_t global_step) = 0;
   // Keys whose rows the table above removed before this table had them: RemovedSince gives them, too.
   virtual void NoteRemoved(Span<const int64_t> keys) = 0;
   // Keys whose rows this table has dropped (drop_coldest) since the last call. Demotes what is beyond the budgets first.

@@ -83,11 +83,9 @@ class Oracle {
       spec->b = 1.0f;
       spec->upper = -0.5f;
     }
-    if (tiered.above == nullptr && !AboveOfTests().put) {  // rows in HBM are float32
-      const DType dtypes[] = {DType::kFloat32, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-      plain.value_dtype = tiered.value_dtype = dtypes[random_() % 4];
-      plain.stochastic_rounding = tiered.stochastic_rounding = plain.value_dtype != DType::kFloat32 && random_() % 2 == 0;
-    }
+    const DType dtypes[] = {DType::kFloat32, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+    plain.value_dtype = tiered.value_dtype = dtypes[random_() % 4];
+    plain.stochastic_rounding = tiered.stochastic_rounding = plain.value_dtype != DType::kFloat32 && random_() % 2 == 0;
     if (random_() % 2 == 0 && plain.value_dtype != DType::kFloat16)
       plain.eval_initializer.emplace().kind = InitializerKind::kDebug;
     if (admission.kind == AdmissionKind::kCounter && random_() % 2 == 0) plain.filter.max_keys = 12;

@@ -201,10 +201,6 @@ def memory(
         instance("storage_option", storage_option, StorageOption)
     storage = storage_option or storage_option_from_environment()
     names = check_storage_available("of tf_multitier.memory", storage).tiers
-    if element != 4 and names[0] == "HBM":
-        raise ValueError(
-            f"value_dtype: expected float32 with HBM, found {tf.as_dtype(value_dtype).name}: rows in HBM are float32"
-        )
     budgets = _budgets(storage, names, row_bytes)
     share = _share(rows, parts)
     if None not in budgets:  # a row is in one tier only, or has a copy in HBM
