@@ -219,6 +219,7 @@ TEST(BoundedBelow, NewKeysAreLeftOutThatWouldBeWithoutHbm) {
   int64_t refused = 0;
   for (const Sizes& sizes : AllSizes()) {
     for (const bool filters : {false, true}) {
+      if (kSanitized && filters == (sizes.dram == 2)) continue;
       const bool grows = sizes.lower.empty();
       std::unique_ptr<EmbeddingTable> plain[2], tables[2];
       const auto device = NewEmulatedDevice(sizes.all());
@@ -268,7 +269,7 @@ TEST(BoundedBelow, NewKeysAreLeftOutThatWouldBeWithoutHbm) {
       EXPECT_EQ(tables[0]->Stats().refused, plain[0]->Stats().refused);
     }
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(refused, kSanitized ? 3 : 20);
 }
 
 TEST(BoundedBelow, WhicheverDeviceCallFailsAnUpdateIsDoneOrNotDone) {

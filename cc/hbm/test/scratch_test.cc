@@ -57,7 +57,7 @@ TEST(ScratchPool, IsNotAskedUnderTheLockOfTheQueue) {
   for (int t = 0; t < 2; ++t) tables.push_back(MakeHbmTable(BasicOptions(4), 64, device));
   device->Watch(tables[0]->queue());
   for (const size_t members : {1u, 2u}) {  // each batch larger than those before: the pool has no memory
-    const std::vector<int64_t> keys = Range(0, members == 1 ? 300 : 3000);
+    const std::vector<int64_t> keys = Range(0, members == 1 ? 300 : 1000);
     std::vector<DeviceMember> group;
     for (size_t t = 0; t < members; ++t) {
       DeviceMember member = caller.Plain(tables[t].get(), keys);
