@@ -277,7 +277,7 @@ def test_rows_are_on_a_gpu_where_hbm_has_bytes_for_them(emulated_device, monkeyp
     assert kind(**some) == kind(global_hbm_for_values=4096) == "HBM_DRAM"
     assert kind() == "DRAM"
     assert kind(**some, storage_type="DRAM") == "DRAM"
-    assert kind(**some, embedding_dtype=tf.bfloat16) == "DRAM"
+    assert kind(**some, embedding_dtype=tf.bfloat16) == "HBM_DRAM"
     monkeypatch.delenv("TF_MULTITIER_DEVICE")
     assert kind(**some) == "DRAM"  # no GPU
 

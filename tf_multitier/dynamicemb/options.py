@@ -230,9 +230,9 @@ class DynamicEmbTableOptions(Fields):
       dist_type: "continuous", "roundrobin" or "hash_roundrobin": no effect: whole keys are divided.
       admit_strategy: a FrequencyAdmissionStrategy. None: every key gets a row.
       admission_counter: a KVCounter, of admit_strategy: without that nothing is counted. None: a counter without a bound.
-      storage_type: the tiers, as in StorageOption: "HBM" and "HBM_DRAM" keep rows on a GPU. None: "HBM_DRAM" for float32 values
-        with bytes of HBM, if the build has CUDA and TensorFlow sees a GPU; else "DRAM". With external_storage: "DRAM" and
-        "DRAM_PMEM" are above it; "EXTERNAL" is it alone.
+      storage_type: the tiers, as in StorageOption: "HBM" and "HBM_DRAM" keep rows on a GPU. None: "HBM_DRAM" with bytes of HBM,
+        if the build has CUDA and TensorFlow sees a GPU; else "DRAM". With external_storage: "DRAM" and "DRAM_PMEM" are above it;
+        "EXTERNAL" is it alone.
       storage_path: the folder of tiers with files.
 
     Two are equal if training, caching, external_storage, index_type, dist_type, score_strategy and admit_strategy are.

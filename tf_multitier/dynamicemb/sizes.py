@@ -118,9 +118,8 @@ def completed(
     rows = options.max_capacity or get_sharded_table_capacity(
         config, world_size, options.bucket_capacity
     )
-    dtype = options.embedding_dtype or config.data_type.dtype
     # Without bytes of HBM dynamicemb, too, has the rows in host memory.
-    on_gpu = local > 0 and dtype == tf.float32 and placement.has_hbm()
+    on_gpu = local > 0 and placement.has_hbm()
     kind = options.storage_type or ("HBM_DRAM" if on_gpu else "DRAM")
     if options.external_storage:
         kind = table_options.EXTERNAL_TYPES[kind]
@@ -133,7 +132,7 @@ def completed(
     first = options.init_capacity
     return dataclasses.replace(
         options,
-        embedding_dtype=dtype,
+        embedding_dtype=options.embedding_dtype or config.data_type.dtype,
         dim=config.embedding_dim,
         max_capacity=rows,
         local_hbm_for_values=local,
