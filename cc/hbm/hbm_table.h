@@ -46,7 +46,7 @@
 // (Operation::asks_alone):
 //   1. It trains the rows that are there.
 //   2. It hands all changed rows down.
-//   3. The table below trains the new keys, and refuses and drops what it would without HBM.
+//   3. The table below trains the new keys. It refuses and drops rows by the order of use that it knows.
 //   4. The rows of the keys that it has dropped leave HBM.
 // If step 2 or 3 fails, for example because a file cannot be read, the apply returns the error, and the other keys were
 // trained.

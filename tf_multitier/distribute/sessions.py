@@ -68,6 +68,7 @@ def _init(original, world, target_of_process):
     def init(self, target="", graph=None, config=None):
         if not target and world.is_used_in(graph or _v1.get_default_graph()):
             target, config = target_of_process, _config(world, config)
+            self._session = None  # __del__ asks for it if this raises
             _expect_all(world)
             _wait_at_exit(world)
         original(self, target, graph, config=config)

@@ -53,7 +53,7 @@ struct TableOptions : Options {
   uint64_t hbm_budget_bytes = 0;
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
-  bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
+  bool is_below = false;  // set by Create for the table below `above`: it is not split, and keeps the keys that it drops
   // Memory for RemovedSince is removed_bytes. Further keys go to a file in this folder. Without one, the oldest are forgotten.
   std::string removed_folder;
   // A table of DRAM alone, without a filter, that drops no rows, begins with one shard. It is split when its rows and their
