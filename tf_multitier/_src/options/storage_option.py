@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import inspect
 import numbers
+import importlib
 import os
 import typing
 
@@ -171,10 +172,10 @@ _SAME_TIERS = {
 def built_with_cuda() -> bool:
     """Whether types with HBM are left to the machine that holds the variable: it refuses them where it has no GPU."""
     try:
-        from tf_multitier import _build_info
+        info = importlib.import_module("tf_multitier._build_info")  # the build writes it
     except ImportError:
         return False
-    return getattr(_build_info, "CUDA_VERSION", None) is not None
+    return getattr(info, "CUDA_VERSION", None) is not None
 
 
 def check_storage_available(name, storage):
