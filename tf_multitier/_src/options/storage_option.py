@@ -6,9 +6,9 @@ It comes from the variable's arguments, or from environment variables (`storage_
 from __future__ import annotations
 
 import enum
+import importlib
 import inspect
 import numbers
-import importlib
 import os
 import typing
 
