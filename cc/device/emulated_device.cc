@@ -50,17 +50,12 @@ class HiddenLock {
 // Each record has a number, and who waits, waits for that of the last call before: streams may come to the records of one
 // event in another order than that of the calls.
 struct EmulatedEvent {
-  struct Record {
-    int64_t number;
-  };
-  bool HasHappened(int64_t number) const {
-    return std::none_of(ahead.begin(), ahead.end(), [&](const Record& one) { return one.number == number; });
-  }
+  bool HasHappened(int64_t number) const { return std::find(ahead.begin(), ahead.end(), number) == ahead.end(); }
 
-  int64_t recorded = 0;       // the last record's number
-  std::vector<Record> ahead;  // that no stream has come to
-  timespec time{};            // when it happened last
-  char order;                 // an address, for TSan
+  int64_t recorded = 0;        // the last record's number
+  std::vector<int64_t> ahead;  // records that no stream has come to
+  timespec time{};             // when it happened last
+  char order;                  // an address, for TSan
 };
 
 struct Operation {
@@ -214,12 +209,7 @@ void EmulatedDevice::State::Execute(EmulatedStream* stream, const Operation& ope
       break;
     case Operation::kRecord:
       simt::Release(&operation.event->order);
-      for (size_t i = 0; i < operation.event->ahead.size(); ++i) {
-        if (operation.event->ahead[i].number != operation.number) continue;
-        operation.event->ahead[i] = operation.event->ahead.back();
-        operation.event->ahead.pop_back();
-        break;
-      }
+      operation.event->ahead.erase(std::find(operation.event->ahead.begin(), operation.event->ahead.end(), operation.number));
       syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &operation.event->time);  // TSan sees what clock_gettime writes
       break;
     case Operation::kWait:
@@ -387,7 +377,7 @@ Status EmulatedDevice::Record(Stream stream, Event event) {
   Operation operation(Operation::kRecord);
   operation.event = Get(event);
   operation.number = ++operation.event->recorded;
-  operation.event->ahead.push_back({operation.number});
+  operation.event->ahead.push_back(operation.number);
   state_->Push(Get(stream), operation);
   return OkStatus();
 }
