@@ -173,8 +173,9 @@ def _expect_first(creator, world):
         raise tf.errors.FailedPreconditionError(
             None,
             None,
-            f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found one that has ended: end all "
-            "ranks, and start them again from the last checkpoint",
+            f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found a second session of a "
+            "SessionCreator, as after one has ended: end all ranks, and start them again from the last checkpoint. A program that uses "
+            "its SessionCreator again: make a new one",
         )
 
 
