@@ -173,9 +173,8 @@ def _expect_first(creator, world):
         raise tf.errors.FailedPreconditionError(
             None,
             None,
-            f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found a second session of a "
-            "SessionCreator, as after one has ended: end all ranks, and start them again from the last checkpoint. A program that uses "
-            "its SessionCreator again: make a new one",
+            f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found one that has ended, or a "
+            "SessionCreator that is used again: end all ranks, and start them again from the last checkpoint, or make a new SessionCreator",
         )
 
 
