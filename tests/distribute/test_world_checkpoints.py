@@ -55,6 +55,7 @@ BEGIN = (
     FRONT_ENDS
     + """
 import glob
+import threading
 import numpy as np
 import tensorflow as tf
 import tf_multitier
@@ -134,10 +135,18 @@ write = manager._write
 def fail(bundle):
     write(bundle)
     raise OSError("the disk is full")
+# Rank 1 is in the next save when rank 0 looks for what saves before have left.
+remove = manager._remove_leftovers
+def remove_late():
+    while not glob.glob(directory + "/.saving-*-6/rank-1.json"):
+        threading.Event().wait(0.01)
+    remove()
 if rank == 1:
     manager._write = fail
+else:
+    manager._remove_leftovers = remove_late
 print("failed:", error_of(lambda: manager.save(40)))
-manager._write = write
+manager._write, manager._remove_leftovers = write, remove
 assert manager.latest_checkpoint == path and manager.save(6) == path
 strategy.barrier()
 if rank == 0:
@@ -385,6 +394,14 @@ def test_a_process_writes_nothing_into_the_folder_that_rank_0_removes(tmp_path):
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
     assert [name for name, _ in said] == ["rank-1.json"] and not list(tmp_path.iterdir())
+
+
+def test_a_process_is_told_that_the_folder_of_its_save_is_gone(tmp_path):
+    world = types.SimpleNamespace(rank=1, size=2, timeout=60)
+    with pytest.raises(tf.errors.AbortedError, match="a save: expected '.*' until the save ends"):
+        with saving.Together(world, str(tmp_path / "folder"), 1, "a save") as together:
+            shutil.rmtree(tmp_path / "folder")
+            together.done()
 
 
 # `fit` of a model of Keras, which is saved every 3 of 8 batches and at the end, then of a model that is restored.

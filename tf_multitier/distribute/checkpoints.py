@@ -338,11 +338,13 @@ class CheckpointManager:
     def _remove_leftovers(self):
         """Deletes the folders of saves that were not committed.
 
-        It leaves the last ones of this process: another one may be about to learn from them that they failed.
+        Of its own runs it leaves the last two, and later ones: another process may be about to learn from them that they failed, or may
+        have failed already and be in the next save.
         """
-        recent = {self._folder(run, n - before) for run, n in _runs.items() for before in (0, 1)}
+        first_kept = {saving.folder_of(self._directory, run): n - 1 for run, n in _runs.items()}
         for folder in glob.glob(os.path.join(glob.escape(self._directory), ".saving-*")):
-            if folder not in recent:
+            run, _, number = folder.rpartition("-")
+            if run not in first_kept or int(number) < first_kept[run]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 

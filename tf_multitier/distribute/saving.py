@@ -128,7 +128,7 @@ class Together:
 
     def __enter__(self) -> Together:
         os.makedirs(self._folder, exist_ok=True)
-        self._say()
+        self.says()
         self._thread.start()
         return self
 
@@ -163,8 +163,16 @@ class Together:
         return "done" not in self._report or is_of_other_step or has_failed
 
     def says(self, **said: typing.Any) -> None:
-        """Tells the others."""
-        self._say(**said)
+        """Tells the others. AbortedError if the folder of the save is gone."""
+        try:
+            self._say(**said)
+        except FileNotFoundError as error:
+            raise tf.errors.AbortedError(
+                None,
+                None,
+                f"{self._what}: expected '{self._folder}' until the save ends, found it deleted: rank 0 has begun a later save, or another "
+                "program saves in this directory",
+            ) from error
 
     def wait_for_others(self) -> list:
         """Waits until all processes are done. Returns what they said, in order of rank.
