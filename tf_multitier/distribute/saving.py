@@ -163,7 +163,7 @@ class Together:
         return "done" not in self._report or is_of_other_step or has_failed
 
     def says(self, **said: typing.Any) -> None:
-        """Tells the others. AbortedError if the folder of the save is gone."""
+        """Tells the others. AbortedError if the folder of the save is missing."""
         try:
             self._say(**said)
         except FileNotFoundError as error:
