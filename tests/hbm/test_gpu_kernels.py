@@ -26,7 +26,7 @@ WIDTHS = {
 }
 # How many loads of 16 bytes a kernel has. The search for a victim: 32 lanes read the last uses of a bucket, 512 bytes, and, in
 # code of its own, those and the ranks, 1,536; with the digests, 4 bytes a lane, that is all of the bucket that they read:
-# KernelsTest.ASearchForAVictimReadsNoSlot.
+# BucketKernelsTest.ASearchForAVictimReadsNoSlot.
 WIDE_LOADS = {"PlaceKernel": 1 + 3}
 # Kernels that move or compute rows read four parts of 16 bytes, or more, before they write the first one.
 ROWS = ("GatherKernel", "ValuesKernel", "ExchangeKernel", "TakeOutKernel", "TakeListedKernel")
