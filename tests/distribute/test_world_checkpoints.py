@@ -336,10 +336,8 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     left = _files(directory) - {"checkpoint", "ckpt-4", "ckpt-6"}
     assert all(name.startswith(".saving-") for name in left), left
     assert not glob.glob(str(tmp_path / "alone*"))
-    assert {name for name in _files(tmp_path / "weights") if name[0] != "."} == {
-        "checkpoint",
-        "ckpt-2",
-    }
+    weights = {name for name in _files(tmp_path / "weights") if name[0] != "."}
+    assert weights == {"checkpoint", "ckpt-2"}
     first = _rows(str(directory / "ckpt-6"))
     assert sum(first["users"][2]) == 2 * 6 * 40 and len(first["users"][0]) == 3
     for begin, cure, ranks in (
