@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import threading
 import typing
 import weakref
@@ -36,6 +37,7 @@ __all__ = ["Storage", "check", "load", "register"]
 
 _VERSION = 1
 _ERROR_BYTES = 2048
+_LOG = logging.getLogger(__name__)
 
 
 class Storage:
@@ -49,9 +51,10 @@ class Storage:
     frequency of rows are not here: the table has them in memory.
 
     An exception fails the operation that needs the storage, which names class and method, and nothing has changed. So does a result
-    of a wrong type or shape. `insert` stores all rows or none: when it fails, the rows stay in memory, and operations that need
-    room there fail until it works again. Any thread may call any method, also several at once; of one key, `insert` and `erase`
-    come one after the other. A method may not use the table whose storage it is.
+    of a wrong type or shape. `insert` stores all rows or none. An update that hands rows down has ended when `insert` fails: the rows
+    stay in memory, a warning with the error is logged at once, and operations that need room there fail until it works again. Any
+    thread may call any method, also several at once; of one key, `insert` and `erase` come one after the other. A method may not use
+    the table whose storage it is.
 
     Attributes:
       table: the name of the table. It is set before `__init__`.
@@ -216,6 +219,7 @@ class _Bridge:
         self._lock = threading.Lock()
         self._stores = {}  # number: instance
         self._numbers = itertools.count(1)
+        self._failing = set()  # numbers of those whose last insert failed
         self._known = {}  # (num_columns, row_bytes, dtype): _Rows
         kept = {name: kind(self._guarded(name)) for name, kind in _FUNCTIONS.items()}
         self.functions = _Functions(_VERSION, None, *kept.values())
@@ -270,7 +274,25 @@ class _Bridge:
 
     def _insert(self, number, keys, n, layout, rows):
         copied = self._rows(layout).read(rows, n)
-        self._stores[number].insert(_array(keys, np.int64, (n,)).copy(), copied)
+        store = self._stores[number]
+        try:
+            store.insert(_array(keys, np.int64, (n,)).copy(), copied)
+        except BaseException:
+            self._warn(number, store.table)
+            raise
+        self._failing.discard(number)
+
+    def _warn(self, number, table):
+        """Says once that `insert` fails: the operation that needs room next may be far away."""
+        if number in self._failing:
+            return
+        self._failing.add(number)
+        _LOG.warning(
+            "table '%s': %s.insert failed: its rows stay in memory, and operations that need room there fail until it works",
+            table,
+            self._cls.__qualname__,
+            exc_info=True,
+        )
 
     def _erase(self, number, keys, n):
         self._stores[number].erase(_array(keys, np.int64, (n,)).copy())
@@ -285,6 +307,7 @@ class _Bridge:
     def _close(self, number):
         with self._lock:
             self._stores.pop(number, None)
+            self._failing.discard(number)
 
     def _unlocked(self, _, work, argument):
         work(argument)  # ctypes releases the GIL

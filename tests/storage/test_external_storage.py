@@ -1,5 +1,6 @@
 """Classes of a user as the last tier: what they hold, what becomes of their errors, and how long they are called."""
 
+import re
 import threading
 
 import numpy as np
@@ -138,6 +139,29 @@ def test_an_error_of_insert_keeps_rows_above_and_fails_what_needs_room():
     assert table.total_count() == 4 and len(store.made[-1].rows) == 2
     table.close()
     assert sorted(store.made[-1].rows) == [1, 2, 3, 4]
+
+
+def test_an_error_of_insert_is_logged_by_the_update_that_hands_rows_down(caplog):
+    store = external_util.make_class()
+    table = make_table(store, rows=2, name="users")
+    train(table, [1, 2])
+    store.fault["insert"] = external_util.broken
+    train(table, [3])
+    with pytest.raises(engine.EngineError, match="no connection"):
+        train(table, [4])
+    [record] = caplog.records
+    assert re.fullmatch(
+        "table 'users': .*Store.insert failed: its rows stay in memory, .*", record.getMessage()
+    )
+    assert "RuntimeError: no connection" in caplog.text
+    store.fault.clear()
+    train(table, [4])
+    table.drain()
+    store.fault["insert"] = external_util.broken
+    train(table, [5])
+    assert len(caplog.records) == 2
+    store.fault.clear()
+    table.close()
 
 
 def test_an_error_of_erase_is_repeated_until_the_key_is_gone():

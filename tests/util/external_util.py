@@ -50,7 +50,8 @@ def make_class(base=Dict):
             super().erase(keys)
 
         def _faulty(self, method, result):
-            return self.fault[method](result) if method in self.fault else result
+            fault = self.fault.get(method)  # once: the background asks, too
+            return result if fault is None else fault(result)
 
     return Store
 
