@@ -38,6 +38,12 @@ _TENSORFLOW = f">=2.{min(_MINORS)},<2.{max(_MINORS) + 1}"
 _PROTOBUF = ["protobuf<7"] if 20 in _MINORS else []
 
 
+def _readme():
+    """README.md. Of links to files of the repository, which a page of an index does not have, the text alone."""
+    text = (_PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
 class BinaryDistribution(setuptools.Distribution):
     """Makes the wheel's tags name a Python and this platform, though setuptools compiles nothing."""
 
@@ -66,6 +72,8 @@ class BdistWheel(bdist_wheel.bdist_wheel):
 
 setuptools.setup(
     version=_VERSION,
+    long_description=_readme(),
+    long_description_content_type="text/markdown",
     extras_require={
         "tensorflow": [f"tensorflow{_TENSORFLOW}", *_PROTOBUF],
         "tensorflow-cpu": [f"tensorflow-cpu{_TENSORFLOW}", *_PROTOBUF],

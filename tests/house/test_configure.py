@@ -3,6 +3,7 @@
 import ast
 import glob
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -272,6 +273,11 @@ def test_a_source_distribution_has_the_files_of_git_and_nothing_built(tmp_path):
         pytest.skip("the sources are not those of a clone")
     with tarfile.open(wheels.pack_sources(str(tmp_path))) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
+        [top] = {name.partition("/")[0] for name in packed.getnames()}
+        page = packed.extractfile(top + "/PKG-INFO").read().decode()
     of_ci = {name for name in tracked if name.startswith((".ci/", ".git"))}
     assert set(tracked) - names == of_ci
     assert not [name for name in names if name.endswith((".so", ".pyc", "_build_info.py"))]
+    # An index shows README.md without the files that it links to.
+    assert "# tf_multitier" in page
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", page) == []
