@@ -50,6 +50,7 @@ SYSTEM = [
     "test_one_embedding_programs.py",
     "test_one_embedding_snapshots.py",
     "test_over_hbm.py",
+    "test_serving_command.py",
     "test_serving_http.py",
     "test_storage_sharing.py",
     "test_table_processes.py",

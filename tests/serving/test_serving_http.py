@@ -6,26 +6,22 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
 import threading
 import time
 
-import forks
 import numpy as np
 import pytest
 import requests
 import serving_util
 import tensorflow as tf
-from paths import ROOT
 from test_serving_deltas import KEYS
 from test_serving_deltas import Training
 
 from tf_multitier import engine
 from tf_multitier import serving
 from tf_multitier.serving import rest
-from tf_multitier.serving.__main__ import main
 from tf_multitier.serving.model import Model
 
 v1 = tf.compat.v1
@@ -436,31 +432,6 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
 def status(server):
     found = requests.get(url(server, ""), timeout=WAIT).json()["model_version_status"]
     return {each["version"]: (each["state"], each["status"]["error_message"]) for each in found}
-
-
-def test_a_process_ends_at_a_signal(base):
-    arguments = ["-m", "tf_multitier.serving", base, "--port=0", "--name=click"]
-    with forks.start(arguments, cwd=ROOT) as process:
-        address = re.fullmatch(r"serving at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
-        found = requests.get(f"{address[1]}/v1/models/click", timeout=WAIT)
-        assert found.status_code == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT) == 0
-
-
-def test_a_signal_right_after_the_address_ends_a_process(base):
-    code = (
-        "import os, signal, sys\n"
-        "from tf_multitier.serving import __main__ as command\n"
-        "command.print = lambda *unused, **also_unused: os.kill(os.getpid(), signal.SIGTERM)\n"
-        f"sys.exit(command.main([{str(base)!r}, '--port=0']))"
-    )
-    assert forks.run(["-c", code], cwd=ROOT, timeout=WAIT).returncode == 0
-
-
-def test_a_server_that_fails_is_no_success(base, monkeypatch):
-    monkeypatch.setattr("uvicorn.Server.run", lambda *unused: None)
-    assert main([str(base), "--port=0"]) == 1
 
 
 def test_what_cannot_start_says_why(tmp_path, base, server, monkeypatch):
