@@ -299,12 +299,12 @@ def test_connections_above_the_limit_are_closed(base):
 
 
 def test_slow_clients_are_disconnected_and_block_none(base):
-    with serving.Server(base, port=0, threads=1, queue=0, timeout=1.0) as server:
-        silent, heads, bodies = [[connected(server) for _ in range(20)] for _ in range(3)]
-        for client in heads:
-            client.sendall(head("Content-Length: 20")[:-2])
-        for client in bodies:
-            client.sendall(head("Content-Length: 20") + b"{")
+    with serving.Server(base, port=0, threads=1, queue=0, timeout=2.0) as server:
+        begun = head("Content-Length: 20")
+        silent, heads, bodies = [], [], []
+        for clients, sent in [(silent, b""), (heads, begun[:-2]), (bodies, begun + b"{")] * 20:
+            clients.append(connected(server))
+            clients[-1].sendall(sent)
         assert ask(server, {"inputs": IDS}).status_code == 200
         assert all(client.recv(100) == b"" for client in silent + heads)
         assert all(b" 408 " in client.recv(100) for client in bodies)
@@ -342,7 +342,11 @@ def test_a_full_queue_refuses_and_metrics_say_so(base, monkeypatch):
 
 
 class Asking:
-    """Eight threads that ask, and check that each answer is of one version."""
+    """Eight threads that ask, and check that each answer is of one version.
+
+    Attributes:
+      seen: the versions of the answers to requests that began since it was set.
+    """
 
     def __init__(self, server, training):
         self.server, self.training = server, training
@@ -355,13 +359,14 @@ class Asking:
         try:
             with requests.Session() as session:
                 while not self.ended:
+                    seen = self.seen
                     ids = random.integers(0, KEYS, 20)
                     body = {"inputs": ids.tolist()}
                     found = session.post(url(self.server), json=body, timeout=WAIT)
                     assert found.status_code == 200, found.text
                     version = self.training.check(found.json()["outputs"], ids)
                     with self.changed:
-                        self.seen.add(version)
+                        seen.add(version)
                         self.changed.notify()
         except BaseException as error:
             with self.changed:
@@ -406,7 +411,7 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             # Version 2: the graph's own variables, which are those of version 1, are never served.
             shutil.copytree(base / "1", tmp_path / "2")
             serving.freeze_delta(training.save(), tmp_path / "2" / "rows" / "model")
-            asking.seen.clear()
+            asking.seen = set()
             os.rename(tmp_path / "2", base / "2")
             asking.wait(4)
             assert asking.seen <= {3, 4}
@@ -418,7 +423,7 @@ def test_versions_and_deltas_change_under_load_and_damaged_ones_are_left_out(tmp
             states = status(server)
             assert states["3"][0] == "END" and states["3"][1]
             assert states["2"] == ("AVAILABLE", "")
-            asking.seen.clear()
+            asking.seen = set()
             asking.wait(4)
             assert metric(server, "reload_failures_total") == 1 and metric(server, "version") == 2
             shutil.rmtree(base / "3")
