@@ -5,6 +5,7 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from test_serving_deltas import KEYS
 from test_serving_deltas import Training
@@ -40,6 +41,20 @@ def test_a_version_that_was_renamed_has_its_rows_or_fails(tmp_path):
             assert training.check(versions.model.run({"ids": keys}), keys) == 2
         versions.model.close()
         training.session.close()
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index"])
+def test_a_version_with_a_file_that_could_block_its_reader_is_left_out(tmp_path, name):
+    export(tmp_path / "1", tmp_path)
+    versions = BasePath(str(tmp_path), None)
+    shutil.copytree(tmp_path / "1", tmp_path / "new")
+    os.remove(tmp_path / "new" / name)
+    os.mkfifo(tmp_path / "new" / name)
+    os.rename(tmp_path / "new", tmp_path / "2")
+    versions.check()
+    assert f"2/{name}': expected a regular file, found a FIFO" in versions.errors()[2]
+    assert versions.model.path == str(tmp_path / "1")
+    versions.model.close()
 
 
 def test_a_version_that_failed_is_tried_again_after_waits_that_double(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """The command python3 -m tf_multitier.serving: its ends."""
 
+import os
 import re
+import shutil
 import signal
 
 import forks
@@ -38,6 +40,31 @@ def test_a_signal_right_after_the_address_ends_a_process(base):
         f"sys.exit(command.main([{str(base)!r}, '--port=0']))"
     )
     assert forks.run(["-c", code], cwd=ROOT, timeout=WAIT).returncode == 0
+
+
+def test_a_signal_ends_a_process_whose_disk_hangs(base, tmp_path):
+    """A FIFO is in place of a file on such a disk: who opens it to write waits for its reader, which waits for data."""
+    name = "variables/variables.index"
+    shutil.copytree(base / "7", tmp_path / "click" / "1")
+    shutil.copytree(base / "7", tmp_path / "new")
+    os.remove(tmp_path / "new" / name)
+    os.mkfifo(tmp_path / "new" / name)
+    click, new = str(tmp_path / "click"), str(tmp_path / "new")
+    code = (
+        "import os, signal, sys, threading\n"
+        "from tf_multitier.serving import __main__ as command, base_path, server\n"
+        "def terminate():\n"
+        f"    os.rename({new!r}, {click!r} + '/2')\n"
+        f"    held = os.open({click!r} + '/2/{name}', os.O_WRONLY)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "base_path.stat.S_ISREG = lambda mode: True\n"
+        "announce = lambda *unused, **also_unused: threading.Thread(target=terminate).start()\n"
+        "command.print, server._LAST_SECONDS = announce, 0.1\n"
+        f"sys.exit(command.main([{click!r}, '--port=0', '--poll_seconds=0.01']))"
+    )
+    done = forks.run(["-c", code], cwd=ROOT, timeout=WAIT)
+    assert done.returncode == 0
+    assert "click': expected what reads its files to end within 0.1 s" in done.stderr
 
 
 def test_a_server_that_fails_is_no_success(base, monkeypatch):

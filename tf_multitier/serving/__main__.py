@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import os
 import sys
 
 from tf_multitier import engine
@@ -35,7 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (engine.EngineError, ValueError, OSError, ImportError) as error:
         print(error, file=sys.stderr)
         return 2
-    return server.run(lambda: print(f"serving at {server.address}", flush=True))
+    status = server.run(lambda: print(f"serving at {server.address}", flush=True))
+    if not server.is_freed:  # a thread that reads files would outlive what it uses
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ short.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
 import os
+import stat
 import threading
 import time
 import typing
@@ -44,6 +46,7 @@ class BasePath:
     """The versions below a folder, and the Model that serves one of them.
 
     Attributes:
+      path: the folder.
       failures: number of versions and deltas that could not be loaded.
       current: (number, definitions) of the version that is served. Who reads it is no user of the version, and never frees tables.
 
@@ -55,7 +58,7 @@ class BasePath:
     ) -> None:
         self.failures = 0
         self._clock = clock
-        self._path, self._storage_path = path, storage_path
+        self.path, self._storage_path = path, storage_path
         self._model: Model | None = None
         self.current: tuple[int, dict[str, typing.Any]]
         self._failed: dict[int, _Failed] = {}
@@ -86,13 +89,13 @@ class BasePath:
             try:
                 self.check()
             except Exception:  # noqa: BLE001  files or memory are short
-                _LOG.exception("'%s' could not be read", self._path)
+                _LOG.exception("'%s' could not be read", self.path)
 
     def check(self) -> None:
         """Loads the newest version that can be loaded, unless it is the current one."""
         folders = {
-            int(name): os.path.join(self._path, name)
-            for name in os.listdir(self._path)
+            int(name): os.path.join(self.path, name)
+            for name in os.listdir(self.path)
             if name.isascii() and name.isdecimal()
         }
         for number in self._failed.keys() - folders:
@@ -107,7 +110,7 @@ class BasePath:
         self._ended.set()
 
     def _number(self, path):
-        return int(os.path.relpath(path, self._path).split(os.sep)[0])
+        return int(os.path.relpath(path, self.path).split(os.sep)[0])
 
     def _load(self, number, folder):
         """Whether the version is the current one afterwards."""
@@ -116,14 +119,16 @@ class BasePath:
         if not changed and self._clock() < failed.next_try:
             return False
         try:
+            _expect_regular(files)
             rows = _newest_rows(os.path.join(folder, "rows"))
             if self._model is None or self._model.path != (rows or folder):
+                _touch(files)
                 self._reload(folder, rows)
                 with self.model.pin() as version:
                     self.current = number, version.definitions
                 _LOG.info("version %d is served from '%s'", number, self.model.path)
         except Exception as error:  # noqa: BLE001  of any file of the version
-            _LOG.exception("version %d of '%s' could not be loaded", number, self._path)
+            _LOG.exception("version %d of '%s' could not be loaded", number, self.path)
             self.failures += changed
             wait = _FIRST_WAIT if changed else min(2 * failed.wait, _LONGEST_WAIT)
             self._failed[number] = _Failed(files, str(error), wait, self._clock() + wait)
@@ -174,5 +179,22 @@ def _files(folder):
                 status = os.stat(os.path.join(path, name))
             except OSError:
                 continue  # removed since it was listed
-            found.append((path, name, status.st_size, status.st_mtime_ns))
+            found.append((path, name, status.st_mode, status.st_size, status.st_mtime_ns))
     return sorted(found)
+
+
+def _expect_regular(files):
+    """ValueError if a file is something that could block its reader without end, such as a FIFO."""
+    for folder, name, mode, *_ in files:
+        if not stat.S_ISREG(mode):
+            raise ValueError(
+                f"'{os.path.join(folder, name)}': expected a regular file, found a FIFO, a socket or a device: remove it from the version"
+            )
+
+
+def _touch(files):
+    """Reads a byte of each. Where a disk hangs, this thread hangs here; TensorFlow would with Python's lock, which all threads need."""
+    for folder, name, *_ in files:
+        with contextlib.suppress(OSError):  # who needs the file will say so
+            with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                file.read(1)

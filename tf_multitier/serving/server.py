@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import functools
+import logging
 import os
 import signal
 import socket
@@ -12,6 +13,12 @@ import typing
 
 from tf_multitier.serving.application import Application
 from tf_multitier.serving.base_path import BasePath
+
+_LOG = logging.getLogger(__name__)
+
+_LAST_SECONDS = (
+    5.0  # that `run` waits for a load or a prediction, which a disk that hangs may never end
+)
 
 
 class Server:
@@ -60,6 +67,7 @@ class Server:
 
     Attributes:
       address: such as "http://127.0.0.1:8501".
+      is_freed: whether it was closed, and none of its threads runs.
 
     Raises:
       ImportError: uvicorn is not installed.
@@ -132,6 +140,7 @@ class Server:
         )
         config = uvicorn.Config(self._application, **settings, **_UVICORN)
         self._uvicorn = uvicorn.Server(config)
+        self._freeing: threading.Thread | None = None
         self._threads = [
             threading.Thread(target=self._uvicorn.run, args=([self._socket],), daemon=True),
             threading.Thread(target=self._base.watch, args=(poll_seconds,), daemon=True),
@@ -144,6 +153,8 @@ class Server:
 
     def run(self, announce: collections.abc.Callable[[], object] = lambda: None) -> int:
         """Answers requests until SIGTERM or SIGINT, then those that have begun. Call it in the main thread.
+
+        A version that is being loaded then has 5 seconds. If it takes longer, the log says so, and its thread goes on.
 
         Args:
           announce: called once the signals have this effect, before requests are answered.
@@ -162,20 +173,40 @@ class Server:
             self._threads[0].join()
             return 0 if self._uvicorn.should_exit else 1
         finally:
-            self.close()
+            if not self._end(_LAST_SECONDS):
+                _LOG.warning(
+                    "'%s': expected what reads its files to end within %g s, found it still reading: the server ends without it",
+                    self._base.path,
+                    _LAST_SECONDS,
+                )
             for number, handler in old.items():
                 signal.signal(number, handler)
 
     def close(self) -> None:
         """Refuses new connections, answers the requests that have begun, and frees the model."""
+        self._end(None)
+
+    @property
+    def is_freed(self) -> bool:
+        """See above."""
+        return self._freeing is not None and not self._freeing.is_alive()
+
+    def _end(self, seconds):
+        """`close`, which waits at most `seconds` for threads that read files. `is_freed` afterwards."""
         self._uvicorn.should_exit = True
         self._base.end()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
-        self._application.close()
-        self._base.model.close()
+        _join(self._threads[0])
         self._socket.close()
+        self._freeing = threading.Thread(target=self._free, daemon=True)
+        self._freeing.start()
+        self._freeing.join(seconds)
+        return self.is_freed
+
+    def _free(self):
+        """Waits for the predictions and the load that run."""
+        self._application.close()
+        _join(self._threads[1])
+        self._base.model.close()
 
     def __enter__(self) -> Server:
         self.start()
@@ -195,6 +226,12 @@ _UVICORN: dict[str, typing.Any] = dict(
     proxy_headers=False,
     server_header=False,
 )
+
+
+def _join(thread):
+    """Waits for the end of a thread, if it has begun."""
+    if thread.ident is not None:
+        thread.join()
 
 
 def _check_limits(**limits):
