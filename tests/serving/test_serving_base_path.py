@@ -39,6 +39,14 @@ def test_a_version_that_was_renamed_has_its_rows_or_fails(tmp_path):
             versions.check()
             assert message in versions.errors()[int(number)]
             assert training.check(versions.model.run({"ids": keys}), keys) == 2
+        shutil.rmtree(base / "2" / "rows")  # it is being deleted: its graph has other rows
+        versions.check()
+        assert "rows': expected the checkpoint that is served" in versions.errors()[2]
+        assert training.check(versions.model.run({"ids": keys}), keys) == 2
+        shutil.rmtree(base / "2")
+        versions.check()
+        assert training.check(versions.model.run({"ids": keys}), keys) == 1
+        assert sorted(versions.errors()) == [3, 4]
         versions.model.close()
         training.session.close()
 

@@ -121,6 +121,10 @@ class BasePath:
         try:
             _expect_regular(files)
             rows = _newest_rows(os.path.join(folder, "rows"))
+            if rows is None and self._serves_rows_of(folder):
+                raise _engine.NotFoundError(
+                    f"'{folder}/rows': expected the checkpoint that is served, found none: rename a version away before you delete it"
+                )
             if self._model is None or self._model.path != (rows or folder):
                 _touch(files)
                 self._reload(folder, rows)
@@ -135,6 +139,11 @@ class BasePath:
             return False
         self._failed.pop(number, None)
         return True
+
+    def _serves_rows_of(self, folder):
+        return self._model is not None and self._model.path.startswith(
+            os.path.join(folder, "rows", "")
+        )
 
     def _reload(self, folder, rows):
         if not tf.saved_model.contains_saved_model(folder):

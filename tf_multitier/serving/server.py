@@ -26,7 +26,8 @@ class Server:
 
     `path` has a folder for each version: `7/` with a SavedModel. The newest one that can be loaded is served. A version may have a
     folder `rows` with a checkpoint and its deltas, whose variables it then gets: write the files of an `IncrementalSaver`
-    or a `CheckpointManager` there, or those of `freeze` and `freeze_delta`. Rename a version into place when it is complete.
+    or a `CheckpointManager` there, or those of `freeze` and `freeze_delta`. Rename a version into place when it is complete, and away
+    before you delete it.
 
     | Request | Answer |
     |---|---|
