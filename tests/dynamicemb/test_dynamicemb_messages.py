@@ -1,6 +1,8 @@
 """A bad argument of tf_multitier.dynamicemb is one sentence that names it, wherever it is given, and nothing has changed."""
 
 import dynamicemb_util as util
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from worlds import needs_eager
@@ -29,6 +31,11 @@ def _create(options=None, fused=None, **of_table):
 
 def _planner(**kwargs):
     return de.DynamicEmbeddingShardingPlanner(**{"eb_configs": [util.config("a")], **kwargs})
+
+
+def _bags():
+    config = de.EmbeddingBagConfig("a", 4, 9, ["a"])
+    return de.EmbeddingBagCollection([config]).create({"a": util.options()}, {})
 
 
 TIERS = {"storage_type": "DRAM_PMEM_SSDHASH", "storage_path": "/none"}
@@ -71,6 +78,26 @@ TIERS = {"storage_type": "DRAM_PMEM_SSDHASH", "storage_path": "/none"}
         (lambda m: de.DynamicEmbParameterConstraints(3), "sharding_types: expected a list"),
         (lambda m: de.get_sharded_table_capacity(None, 1), "embedding_config: expected an Emb"),
         (lambda m: de.align_to_table_size("a"), "n: expected a finite number, found 'a'"),
+        (lambda m: m({"lfu": None}), "feature 'lfu': .*: ids: expected int64, found None"),
+        (
+            lambda m: m({"lfu": [[1], [2, 3]]}),
+            r"ids: expected int64, found \[\[1\], \[2, 3\]\]: .*",
+        ),
+        (lambda m: m({"lfu": keras.Input([2])}), "expected int64, found .*: call a layer of Keras"),
+        (lambda m: _bags()({"a": None}), r"feature 'a': expected \[batch\] or .*, found None"),
+        (lambda m: _bags()({"a": [1]}, tf.ones(2)), "weights: expected a dict or a Keyed"),
+        (lambda m: m.apply_gradients([3, 4]), "expected tf.IndexedSlices or a tensor, found 3"),
+        (lambda m: util.options(storage_type=""), "storage_type: expected .*; found ''"),
+        (lambda m: util.options(dist_type=np.ones(2)), "dist_type: expected 'continuous', .*found"),
+        (
+            lambda m: de.EmbeddingConfig("a", 4, 9, keras.Input([2])),
+            "feature_names: expected a list",
+        ),
+        (lambda m: de.DynamicEmbDump("", m), "path: expected a folder's path, found ''"),
+        (
+            lambda m: de.DynamicEmbParameterConstraints(use_dynamicemb=np.ones(2)),
+            "use_dynamicemb: expected True or False, found array",
+        ),
     ],
 )
 def test_a_bad_argument_is_one_sentence(call, message, model):

@@ -132,6 +132,13 @@ BAD_VALUES = [
     ),
     (lambda: oe.make_device_mem_store_options("/s", 1, size_factor=0), "size_factor"),
     (lambda: oe.make_device_mem_store_options("/s", 1, storage_dim=0), "storage_dim"),
+    (
+        lambda: oe.make_device_mem_store_options("/s", 1, storage_dim=np.array([1, 2])),
+        "storage_dim: expected an integer, found array",
+    ),
+    (lambda: oe.make_table_options({"type": ["zeros"]}), "whose 'type' is uniform, normal"),
+    (lambda: oe.Ftrl(beta="x"), "Ftrl: beta: expected a finite number, found 'x'"),
+    (lambda: oe.Ftrl(lambda2=None), "Ftrl: lambda2: expected a finite number, found None"),
 ]
 
 
@@ -173,6 +180,7 @@ MODULES = [
     (dict(default_initializer={"type": "ones"}), "default_initializer"),
     (dict(padding_idx=2**63), "padding_idx: expected at most"),
     (dict(on_repeated_id="ignore"), "on_repeated_id: expected 'share' or 'error'"),
+    (dict(on_repeated_id=tf.constant(1)), "on_repeated_id: expected 'share' or 'error', found"),
     (dict(store_options={}), "store_options: expected the key 'kv_store'"),
     (dict(store_options=_changed(_STORE, "kv_store", "caches", value=None)), "the key 'caches'"),
     (dict(store_options=_changed(_STORE, "kv_store", "caches", value=[])), "one or two caches"),

@@ -232,6 +232,13 @@ def test_tables_of_equal_initializers_train_lookups_of_other_functions(
         ([[1.5, 2, 3]], None, TypeError, "ids: expected integers, found float64"),
         ([[1, 2, 2**63]], None, ValueError, "ids: expected int64, found 9223372036854775808"),
         (tf.sparse.from_dense(IDS), None, TypeError, "found a SparseTensor"),
+        (None, None, ValueError, "ids: expected int64, found None"),
+        ([[1, None, 2]], None, TypeError, "ids: expected integers, found .*None"),
+        ([[1, True, 2]], None, TypeError, "ids: expected integers, found bool"),
+        ([[1], [2, 3]], None, ValueError, r"ids: expected lists of one length, found \[\[1\], "),
+        (keras.Input([3]), None, ValueError, "ids: .*found .*: call a layer of Keras with it"),
+        (IDS, [[0], [1, 2]], ValueError, "table_ids: expected integers, found .*: Can't convert"),
+        (IDS, tf.ragged.constant([[0], [1]]), TypeError, "table_ids: .*found a RaggedTensor"),
     ],
 )
 def test_bad_ids_are_refused(ids, table_ids, error, message, tmp_path):

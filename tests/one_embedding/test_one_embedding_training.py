@@ -203,6 +203,12 @@ def test_an_embedding_that_is_not_trained_is_an_error(tmp_path):
         optimizer.apply_gradients([(gradient, made.variable)])
     with tf.Graph().as_default(), pytest.raises(RuntimeError, match="found a graph: .* var_list"):
         optimizer.apply_gradients([])
+    pairs = "Optimizer: expected pairs of a gradient and a variable, found"
+    for given in (None, [gradient], [(gradient, gradient)], [(gradient, "a")]):
+        with pytest.raises(TypeError, match=pairs):
+            optimizer.apply_gradients(given)
+    with pytest.raises(TypeError, match=r"expected tf.IndexedSlices or a tensor, found \[1.0\]"):
+        optimizer.apply_gradients([([1.0], made.variable), (None, other.variable)])
     assert not table_rows(made)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import re
 import typing
@@ -22,11 +23,11 @@ _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")
 
 def listed(where: str, values: typing.Any, kind: typing.Any = object) -> list:
     """The values of a list or another iterable, all of a class. TypeError: they are not."""
-    is_many = isinstance(values, collections.abc.Iterable)
-    if not is_many or isinstance(values, (str, bytes)) or tf.is_tensor(values):
-        found = None
-    else:
-        found = list(values)
+    found = None
+    if isinstance(values, collections.abc.Iterable) and not isinstance(values, (str, bytes)):
+        # A tensor of Keras says that it can be iterated over, and refuses.
+        with contextlib.suppress(NotImplementedError):
+            found = None if tf.is_tensor(values) else list(values)
     if found is None or not all(isinstance(each, kind) for each in found):
         of = "" if kind is object else " of strings" if kind is str else f" of {kind.__name__}"
         raise TypeError(f"{where}: expected a list{of}, found {values!r}")

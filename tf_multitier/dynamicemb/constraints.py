@@ -67,6 +67,8 @@ class DynamicEmbParameterConstraints(Fields):
     )
 
     def __post_init__(self):
+        for name in ("is_weighted", "use_dynamicemb"):
+            boolean(self._where(name), getattr(self, name))
         kinds = [ShardingType.ROW_WISE] if self.use_dynamicemb else ShardingType
         known = [kind.value for kind in kinds]
         for kind in self._list("sharding_types", str):
@@ -83,8 +85,6 @@ class DynamicEmbParameterConstraints(Fields):
             integer(self._where("batch_sizes"), each, 1)
         if self.min_partition is not None:
             integer(self._where("min_partition"), self.min_partition, 1)
-        for name in ("is_weighted", "use_dynamicemb"):
-            boolean(self._where(name), getattr(self, name))
         if self.enforce_hbm is not None:
             boolean(self._where("enforce_hbm"), self.enforce_hbm)
         if self.device_group is not None:

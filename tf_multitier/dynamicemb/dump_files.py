@@ -196,11 +196,14 @@ def manifest_of(path: str) -> dict | None:
 
 
 def folder(where: str, path: typing.Any) -> str:
-    """A path as a str. TypeError: it is none."""
+    """A path as a str. TypeError, ValueError: it is none."""
     try:
-        return os.fsdecode(path)
+        found = os.fsdecode(path)
     except TypeError:
         raise TypeError(f"{where}: path: expected a folder's path, found {path!r}") from None
+    if not found or "\0" in found:
+        raise ValueError(f"{where}: path: expected a folder's path, found {path!r}")
+    return found
 
 
 def check_target(path: str, allow_overwrite: bool) -> None:

@@ -44,7 +44,7 @@ def of_input(
             {name: v for name, v in (its or {}).items() if name in names or name not in others}
             for its in (features.to_dict(), weights)
         )
-    for what, given in (("features", features), ("weights", weights or {})):
+    for what, given in (("features", features), ("weights", {} if weights is None else weights)):
         if not isinstance(given, collections.abc.Mapping):
             raise TypeError(
                 f"{where}: {what}: expected a dict or a KeyedJaggedTensor, found {type(given).__name__}"
@@ -66,7 +66,7 @@ def keys_of(table: typing.Any, feature: str, ids: typing.Any) -> tf.Tensor:
             ids = key_types.checked_keys(table.variable, ids)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: {error}") from None
-    ids = tf.convert_to_tensor(ids)
+    ids = key_types.as_tensor(f"{where}: ids", ids, "integers")
     if not ids.dtype.is_integer:
         raise TypeError(
             f"{where}: static table '{table.config.name}': ids: expected integers, found {ids.dtype.name}"
@@ -95,7 +95,7 @@ def bags(where: str, values: typing.Any) -> tf.RaggedTensor:
     if is_ragged(values):
         values = ragged(where, values)
     else:
-        values = tf.convert_to_tensor(values)
+        values = key_types.as_tensor(where, values, "[batch] or [batch, any]")
         if values.shape.rank not in (1, 2):
             raise ValueError(
                 f"{where}: expected shape [batch] or [batch, any], found {values.shape}"

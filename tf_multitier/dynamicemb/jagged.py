@@ -161,6 +161,8 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
 
     def __getitem__(self, key: str) -> tf.RaggedTensor:
         """The ids of one feature, ragged [batch, None]. KeyError: there is none of that name."""
+        if key not in self.keys():
+            raise KeyError(f"KeyedJaggedTensor: expected one of {self.keys()}, found {key!r}")
         return self.to_dict()[key]
 
 

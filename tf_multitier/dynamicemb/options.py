@@ -335,12 +335,14 @@ class DynamicEmbTableOptions(Fields):
     def _check_storage(self):
         if self.external_storage is not None:
             external_storage.check(self.external_storage, self._where("external_storage"))
-            kind = getattr(self.storage_type, "name", self.storage_type) or "DRAM"
+            kind = getattr(self.storage_type, "name", self.storage_type)
+            kind = "DRAM" if kind is None else kind
             one_of(self._where("storage_type") + " with external_storage", kind, EXTERNAL_TYPES)
             vars(self)["storage_type"] = kind
             return
         try:
-            option = StorageOption(self.storage_type or "DRAM", self.storage_path)
+            kind = "DRAM" if self.storage_type is None else self.storage_type
+            option = StorageOption(kind, self.storage_path)
         except (TypeError, ValueError) as error:
             message = str(error).replace("StorageOption.", type(self).__name__ + ".")
             raise type(error)(message) from None

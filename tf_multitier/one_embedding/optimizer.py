@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_multitier._src.execution import origins
 from tf_multitier._src.options.option_values import real
+from tf_multitier._src.training import gradient_pairs
 from tf_multitier._src.variable.partitioned import is_embedding_variable
 from tf_multitier.keras import optimizers as with_rows
 from tf_multitier.keras.rows import Rows
@@ -97,7 +98,7 @@ class Optimizer(tf.Module):
                 if id(parameter) not in given:
                     raise ValueError(
                         f"one_embedding.Optimizer: expected the parameters of embedding '{embedding.name}' among the variables, found "
-                        f"{[variable.name for _, variable in pairs]}: add embedding.parameters()"
+                        f"{[getattr(variable, 'name', variable) for _, variable in pairs]}: add embedding.parameters()"
                     )
         trained = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         if not trained:
@@ -134,7 +135,11 @@ class Optimizer(tf.Module):
 def _one_each(grads_and_vars):
     """The pairs, with embedding variables for the weights that Keras has for them. A pair that is given twice is there once."""
     pairs: dict = {}
-    for gradient, variable in grads_and_vars:
+    for gradient, variable in gradient_pairs.pairs_of("one_embedding.Optimizer", grads_and_vars):
+        if not isinstance(variable, Rows) and not hasattr(variable, "assign"):
+            raise TypeError(
+                f"one_embedding.Optimizer: expected pairs of a gradient and a variable, found a {type(variable).__name__} for a variable"
+            )
         if isinstance(variable, Rows):
             if variable.row_optimizer is not None:
                 raise ValueError(
@@ -166,9 +171,14 @@ def Ftrl(
     """keras.optimizers.Ftrl with the arguments of OneFlow, whose lambda2 is twice Keras' l2_regularization_strength.
 
     Raises:
+      TypeError: an argument but lr is no finite number.
       NotImplementedError: weight_decay.
     """
-    if real("Ftrl.weight_decay", weight_decay) != 0:
+    numbers = {"lr_power": lr_power, "lambda1": lambda1, "lambda2": lambda2, "beta": beta}
+    numbers["initial_accumulator_value"] = initial_accumulator_value
+    for name, value in numbers.items():
+        real(f"one_embedding.Ftrl: {name}", value)
+    if real("one_embedding.Ftrl: weight_decay", weight_decay) != 0:
         raise NotImplementedError(
             f"one_embedding.Ftrl: weight_decay: expected 0, found {weight_decay}: use lambda2, or "
             "keras.optimizers.Ftrl(weight_decay=...), whose decay is decoupled"

@@ -47,7 +47,7 @@ def checked_dict(where: str, value: typing.Any, keys: collections.abc.Collection
 def checked_initializer(where: str, initializer: typing.Any) -> dict:
     """A copy of an initializer. TypeError, ValueError: it is none, or its parameters are out of range."""
     kind = initializer.get("type") if isinstance(initializer, collections.abc.Mapping) else None
-    if kind not in _PARAMETERS:
+    if not isinstance(kind, str) or kind not in _PARAMETERS:
         raise (TypeError if kind is None else ValueError)(
             f"{where}: expected an initializer, a dict whose 'type' is {', '.join(_PARAMETERS)}; found {initializer!r}"
         )
@@ -223,7 +223,7 @@ def checked_path(path: typing.Any) -> typing.Any:
 def checked_row(size_factor: typing.Any, storage_dim: typing.Any, block: typing.Any) -> None:
     """TypeError, ValueError: one of these options of a store has a bad value."""
     integer("size_factor", size_factor, 1)
-    if storage_dim != -1:
+    if integer("storage_dim", storage_dim, -1) != -1:
         integer("storage_dim", storage_dim, 1)
     one_of("physical_block_size", integer("physical_block_size", block, 1), BLOCK_SIZES)
 

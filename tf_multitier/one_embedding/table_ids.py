@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import typing
 
 import numpy as np
@@ -21,24 +22,40 @@ def ids_of_type(where: str, ids: typing.Any, key_type: tf.DType) -> tf.Tensor:
         raise TypeError(
             f"{where}: ids: expected a dense tensor, found a {type(ids).__name__}: use to_tensor(padding_idx) and padding_idx"
         )
-    if isinstance(ids, (list, tuple, int)) and not any(map(tf.is_tensor, tf.nest.flatten(ids))):
-        array = np.asarray(ids)
-        if array.dtype.kind in "fO":  # perhaps integers for which NumPy has no common type
-            exact = np.array(ids, object)
-            if all(isinstance(number, int) for number in exact.flat):
-                array = exact
-        if array.size and array.dtype.kind not in "iuO":
-            raise TypeError(f"{where}: ids: expected integers, found {array.dtype.name}")
-        for number in (array.min(), array.max()) if array.size else ():
-            if not key_type.min <= int(number) <= key_type.max:
-                raise ValueError(f"{where}: ids: expected {key_type.name}, found {number}")
-        ids = array.astype(key_type.as_numpy_dtype)
-    ids = tf.convert_to_tensor(ids)
+    if isinstance(ids, (list, tuple, int)):
+        numbers = tf.nest.flatten(ids)
+        if not any(map(tf.is_tensor, numbers)):
+            ids = _array(where, ids, numbers, key_type)
+    ids = key_types.as_tensor(f"{where}: ids", ids, key_type.name)
     if ids.dtype != key_type:
         raise TypeError(
             f"{where}: ids: expected {key_type.name}, the key_type, found {ids.dtype.name}"
         )
     return ids
+
+
+def _array(where, ids, numbers, key_type):
+    """A list of Python's or NumPy's integers as an array of key_type."""
+    try:
+        array = np.asarray(ids)
+    except ValueError:
+        raise ValueError(
+            f"{where}: ids: expected lists of one length, found {reprlib.repr(ids)}"
+        ) from None
+    if array.dtype.kind in "fO":  # perhaps integers for which NumPy has no common type
+        if all(isinstance(number, int) for number in numbers):
+            array = np.array(ids, object)
+        elif array.dtype.kind == "O":
+            raise TypeError(f"{where}: ids: expected integers, found {reprlib.repr(ids)}")
+    # NumPy makes an integer of a bool that is next to one.
+    if any(isinstance(number, (bool, np.bool_)) for number in numbers):
+        raise TypeError(f"{where}: ids: expected integers, found bool")
+    if array.size and array.dtype.kind not in "iuO":
+        raise TypeError(f"{where}: ids: expected integers, found {array.dtype.name}")
+    for number in (array.min(), array.max()) if array.size else ():
+        if not key_type.min <= int(number) <= key_type.max:
+            raise ValueError(f"{where}: ids: expected {key_type.name}, found {number}")
+    return array.astype(key_type.as_numpy_dtype)
 
 
 def _checked(tensor, checks):
@@ -66,7 +83,11 @@ def tables_of(where: str, ids: tf.Tensor, table_ids: typing.Any, num_tables: int
     """
     if table_ids is None:
         return None if num_tables == 1 else _columns(where, ids, num_tables)
-    table_ids = tf.convert_to_tensor(table_ids)
+    if isinstance(table_ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"{where}: table_ids: expected a dense tensor, found a {type(table_ids).__name__}"
+        )
+    table_ids = key_types.as_tensor(f"{where}: table_ids", table_ids, "integers")
     if table_ids.shape.num_elements() == 0 and table_ids.dtype == tf.float32:
         table_ids = tf.cast(table_ids, tf.int64)  # an empty list has no type of its own
     if not table_ids.dtype.is_integer:

@@ -10,6 +10,7 @@ and messages of the table name that int64. Gradients, too, have int64 keys.
 
 from __future__ import annotations
 
+import reprlib
 import typing
 
 import numpy as np
@@ -69,6 +70,23 @@ def name_in_files(variable: typing.Any) -> str:
     return variable.key_dtype.name if variable.key_dtype.is_unsigned else "int64"
 
 
+def as_tensor(
+    where: str, value: typing.Any, expected: str, hint: typing.Any = None, name: str | None = None
+) -> tf.Tensor:
+    """tf.convert_to_tensor. TypeError, ValueError: what is no tensor, in one sentence. expected: what it should have been."""
+    try:
+        return tf.convert_to_tensor(value, dtype_hint=hint, name=name)
+    except (TypeError, ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
+        why = ""
+        if isinstance(value, (list, tuple)):
+            why = ": " + str(error).partition("\n")[0]
+        elif type(value).__name__ == "KerasTensor":
+            why = ": call a layer of Keras with it"
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        message = f"{where}: expected {expected}, found {reprlib.repr(value)}{why}"
+        raise kind(message) from None
+
+
 def _is_empty_list(ids):
     return isinstance(ids, (list, tuple)) and all(_is_empty_list(i) for i in ids)
 
@@ -101,7 +119,8 @@ def checked_keys(variable, ids, what="ids"):
         raise ValueError(
             f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {largest}"
         )
-    ids = tf.convert_to_tensor(ids, dtype_hint=hint, name=what)
+    where = f"embedding variable '{name}': {what}"
+    ids = as_tensor(where, ids, key_dtype.name, hint, name=what)
     if ids.dtype in ACCEPTED[key_dtype]:
         return ids
     if ids.dtype not in (*ACCEPTED[tf.int64], tf.uint64):

@@ -60,7 +60,8 @@ def each_once(pairs):
 
 
 def one_of(where, value, known):
-    if value not in known:
+    # A value of another type may have no hash, or compare element by element.
+    if not isinstance(value, (str, int)) or value not in known:
         *names, last = map(repr, known)
         raise ValueError(
             f"{where}: expected {', '.join(names)} or {last}, found {value!r}{did_you_mean(value, known)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import typing
 
 import tensorflow as tf
@@ -23,10 +24,22 @@ def embedding_variables(variables: typing.Any, optimizer: str) -> list:
     return found
 
 
+def pairs_of(where: str, grads_and_vars: typing.Any) -> list:
+    """The pairs of a gradient and a variable as a list. TypeError: something else."""
+    try:
+        return [(grad, variable) for grad, variable in grads_and_vars]
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise TypeError(
+            f"{where}: expected pairs of a gradient and a variable, found {reprlib.repr(grads_and_vars)}"
+        ) from error
+
+
 def trained_pairs(grads_and_vars: typing.Any, optimizer: str) -> list:
     """[(gradient, EmbeddingVariable)] without partitioned variables and variables without a gradient. Errors: see apply_gradients."""
     pairs: list = []
-    grads, variables = zip(*grads_and_vars) if grads_and_vars else ((), ())
+    where = f"tf_multitier.optimizers.{optimizer}"
+    found = pairs_of(where, grads_and_vars) if grads_and_vars is not None else []
+    grads, variables = zip(*found) if found else ((), ())
     given = list(zip(grads, embedding_variables(variables, optimizer)))
     for grad, variable in given:
         if isinstance(variable, EmbeddingVariable):
@@ -38,6 +51,12 @@ def trained_pairs(grads_and_vars: typing.Any, optimizer: str) -> list:
                     f"gradients, one for each of its parts, found {type(grad).__name__}"
                 )
             pairs += zip(grad, variable.parts)
+    for grad, variable in pairs:
+        if grad is not None and not hasattr(grad, "dtype"):
+            raise TypeError(
+                f"gradient of embedding variable '{variable.variable_name}': expected tf.IndexedSlices or a tensor, found "
+                f"{reprlib.repr(grad)}"
+            )
     trained = [
         (_without_zeros(grad, variable), variable) for grad, variable in pairs if grad is not None
     ]
