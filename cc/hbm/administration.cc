@@ -22,7 +22,7 @@ Status HbmTable::Empty() {
   ++epoch_;
   pins_->Forget();
   surely_in_hbm_ = 0;
-  SetBirth(table_.get());
+  SetBirth(*layout(), table_.get());
   Insist([&] { return table_->Reset(device_.get(), stream_); });
   Insist([&] { return device_->Synchronize(stream_); });
   rows_ = 0;
@@ -160,7 +160,12 @@ Status HbmTable::Replace(size_t row_bytes, uint64_t bytes, const std::function<S
   return status;
 }
 
-// REQUIRES: as Replace
+Status HbmTable::HandDownAllInTurn() {
+  MutexLock turn(turn_);
+  return HandDownAll();
+}
+
+// REQUIRES: the gate is closed
 Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
   RowLayout widened = *layout();
   for (const ColumnSpec& slot : slots) {
@@ -179,7 +184,14 @@ Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
   }
   const uint64_t bytes =
       grows_ ? std::min(budget_.bytes(row_bytes), uint64_t{table_->view().capacity} * row_bytes) : budget_.bytes(row_bytes);
-  return Replace(row_bytes, bytes, [&] { return below_->AddSlots(slots); });
+  const auto add = [&] { return below_->AddSlots(slots); };
+  // A budget in bytes holds fewer of the wider rows. Those that leave were handed down.
+  if (bytes / row_bytes < table_->view().capacity) MT_RETURN_IF_ERROR(HandDownAllInTurn());
+  bool moved = false;
+  MT_RETURN_IF_ERROR(MoveTo(widened, bytes, add, &moved));
+  if (moved) return OkStatus();
+  MT_RETURN_IF_ERROR(HandDownAllInTurn());
+  return Replace(row_bytes, bytes, add);
 }
 
 Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
@@ -192,7 +204,8 @@ Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
   const Alone alone(this);
   {
     MutexLock turn(turn_);
-    MT_RETURN_IF_ERROR(HandDownAll());
+    MT_RETURN_IF_ERROR(broken());
+    MT_RETURN_IF_ERROR(rows_below_.Retry());  // pending rows are as wide as before
   }
   return AddSlotsInside(slots);
 }

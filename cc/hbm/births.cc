@@ -7,11 +7,11 @@ namespace multitier::hbm {
 
 using device::ScanScratch;
 
-void HbmTable::SetBirth(DeviceTable* table) const {
+void HbmTable::SetBirth(const RowLayout& layout, DeviceTable* table) const {
   std::vector<ComputedColumns> columns;
   if (keeps_provisional_) columns = below_->absent_values().initial().Computed();
   std::vector<uint8_t> row(table->row_bytes());
-  layout()->FillSlots(row.data(), 1);
+  layout.FillSlots(row.data(), 1);
   table->SetBirth(columns, options().value_dtype, row);
 }
 

@@ -60,6 +60,9 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& mem
 }
 
 void DeviceTable::SetBirth(const std::vector<ComputedColumns>& columns, DType value_dtype, Span<const uint8_t> data) {
+  auto* const row = pinned_row_.as<uint8_t>();
+  *reinterpret_cast<device::DeviceRowHeader*>(row) = device::DeviceRowHeader{-1, 0, device::kRowProvisional, 0};
+  std::copy(data.begin(), data.end(), row + sizeof(device::DeviceRowHeader));
   bears_ = !columns.empty() && columns.size() <= device::Birth::kMostColumns;
   if (!bears_) return;
   auto* const birth = pinned_birth_.as<device::Birth>();
@@ -68,17 +71,12 @@ void DeviceTable::SetBirth(const std::vector<ComputedColumns>& columns, DType va
   birth->dim = columns.back().end;
   birth->value_dtype = value_dtype;
   birth->row = new_row_;
-  auto* const row = pinned_row_.as<uint8_t>();
-  *reinterpret_cast<device::DeviceRowHeader*>(row) = device::DeviceRowHeader{-1, 0, device::kRowProvisional, 0};
-  std::copy(data.begin(), data.end(), row + sizeof(device::DeviceRowHeader));
 }
 
 Status DeviceTable::Reset(device::Device* device, device::Stream stream) const {
   MT_RETURN_IF_ERROR(device->Copy(stream, on_device_, pinned_view_.as<void>(), sizeof(device::Table)));
-  if (bears_) {
-    MT_RETURN_IF_ERROR(device->Copy(stream, birth_on_device_, pinned_birth_.as<void>(), sizeof(device::Birth)));
-    MT_RETURN_IF_ERROR(device->Copy(stream, new_row_, pinned_row_.as<void>(), view_.row_stride));
-  }
+  if (bears_) MT_RETURN_IF_ERROR(device->Copy(stream, birth_on_device_, pinned_birth_.as<void>(), sizeof(device::Birth)));
+  MT_RETURN_IF_ERROR(device->Copy(stream, new_row_, pinned_row_.as<void>(), view_.row_stride));
   for (const device::Buffer& array : arrays()) {
     MT_RETURN_IF_ERROR(device->Fill(stream, array.as<void>(), 0, array.bytes()));
   }

@@ -33,7 +33,7 @@ class DeviceTable {
                                                      device::RankBy rank_by, SlotsOfTable slots = SlotsOfTable::kFew);
 
   // What new rows begin with: data [row_bytes], of which the value is not read. Before Reset, which copies it to the device.
-  // Without columns, or with more than a Birth has, rows are not born on the device.
+  // Without columns, or with more than a Birth has, rows are not born on the device; new_row() has the slots in any case.
   void SetBirth(const std::vector<ComputedColumns>& columns, DType value_dtype, Span<const uint8_t> data);
   const device::Birth& birth_on_host() const { return *pinned_birth_.as<device::Birth>(); }  // REQUIRES: birth()
   uint8_t* new_row() const { return new_row_; }                                              // on the device, with its header

@@ -1,4 +1,5 @@
-// Growth: a table that keeps every row in HBM allocates more memory when rows are added. hbm_table.h has the protocol.
+// Growth: a table that keeps every row in HBM allocates more memory when rows are added. New slots move the rows in the same
+// way (MoveTo). hbm_table.h has the protocol.
 
 #include <algorithm>
 #include <optional>
@@ -70,40 +71,70 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
 
 Status HbmTable::EnqueueMove(const DeviceTable& to, Operation* op) {
   Scratch& s = op->scratch;
+  const device::Table &from_view = table_->view(), &to_view = to.view();
+  const bool fewer = to_view.capacity < from_view.capacity;
+  const uint32_t listed = fewer ? to_view.capacity : 0;  // rows of which the free ones are listed
+  const size_t words = device::ScanScratch::Words(listed);
   op->counted = s.Pinned<Operation::Numbers>(1);
   op->counted_on_device = s.OnDevice<Operation::Numbers>(1);
+  auto* const scan = s.OnDevice<uint64_t>(words);
+  auto* const free_marks = s.OnDevice<uint32_t>(listed);
   MT_RETURN_IF_ERROR(s.status());
-  const device::MoveArgs move{table_->on_device(), to.on_device(), table_->view().capacity, to.view().buckets,
-                              &op->counted_on_device->changed};
+  device::MoveArgs move{table_->on_device(), to.on_device(), from_view.capacity, to_view.buckets,
+                        &op->counted_on_device->changed};
+  move.new_row = to.new_row();
+  if (fewer) {
+    move.first_row = from_view.capacity - to_view.capacity;
+    move.left_provisional = &op->counted_on_device->forgotten_provisional;
+    move.free_marks = free_marks;
+  }
+  const device::CompactArgs list_free{free_marks, &to.on_device()->capacity, listed,
+                                      {scan},     to_view.free_rows,         to_view.num_free};
   op->busy = true;
   MT_RETURN_IF_ERROR(device_->Fill(stream_, op->counted_on_device, 0, sizeof(Operation::Numbers)));
+  MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, words * sizeof(uint64_t)));
   MutexLock lock(enqueue_);
   MT_RETURN_IF_ERROR(to.Reset(device_.get(), stream_));
   MT_RETURN_IF_ERROR(kernels_.move_index(stream_, move));
   MT_RETURN_IF_ERROR(kernels_.move_rows(stream_, move));
+  if (fewer) MT_RETURN_IF_ERROR(kernels_.compact(stream_, list_free));
   return device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers));
 }
 
-// REQUIRES: the gate is closed
-Status HbmTable::MoveToMore(uint64_t rows, bool* moved) {
-  auto larger = NewDeviceTable(table_->row_bytes(), rows * table_->row_bytes());
-  if (larger.status().code() == StatusCode::kResourceExhausted) return OkStatus();
-  MT_RETURN_IF_ERROR(larger.status());
-  larger_ = *std::move(larger);
-  SetBirth(larger_.get());
+// REQUIRES: the gate is closed. If the table gets fewer rows, everything was handed down
+Status HbmTable::MoveTo(const RowLayout& layout, uint64_t bytes, const std::function<Status()>& then, bool* moved) {
+  auto made = NewDeviceTable(layout.row_bytes(), bytes);
+  if (made.status().code() == StatusCode::kResourceExhausted) return OkStatus();
+  MT_RETURN_IF_ERROR(made.status());
+  other_ = *std::move(made);
+  SetBirth(layout, other_.get());
   Operation op(this);
-  const Status enqueued = EnqueueMove(*larger_, &op);
+  Status status = EnqueueMove(*other_, &op);
   Insist([&] { return Synchronize(&op); });
   MT_RETURN_IF_ERROR(broken());
-  *moved = enqueued.ok() && op.counted->changed == 0;
-  if (*moved) {
-    ++epoch_;
+  const bool fewer = other_->view().capacity < table_->view().capacity;
+  const bool no_memory = status.code() == StatusCode::kResourceExhausted;  // for the operation
+  *moved = status.ok() && (fewer || op.counted->changed == 0);
+  if (*moved) status = then();
+  if (*moved && status.ok()) Publish(op);
+  other_ = nullptr;
+  return no_memory ? OkStatus() : status;
+}
+
+// The table is in the other memory. REQUIRES: the gate is closed
+void HbmTable::Publish(const Operation& op) {
+  const Operation::Numbers& moved = *op.counted;
+  ++epoch_;
+  {
     MutexLock lock(enqueue_);
-    std::swap(table_, larger_);
+    std::swap(table_, other_);
     resident_bytes_ = static_cast<int64_t>(table_->bytes());
   }
-  larger_ = nullptr;
-  return enqueued;
+  if (moved.changed == 0) return;
+  rows_ -= moved.changed;
+  surely_in_hbm_ -= moved.changed - moved.forgotten_provisional;
+  MutexLock turn(turn_);
+  if (pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows that left were pinned
 }
 
 uint64_t HbmTable::MostRows() const { return std::min(budget_.rows(table_->row_bytes()), DeviceTable::kMostRows); }
@@ -122,13 +153,10 @@ Status HbmTable::Grow(uint64_t rows) {
   }
   const uint64_t wanted = std::min(most, std::max(rows, 2 * capacity));
   bool moved = false;
-  MT_RETURN_IF_ERROR(MoveToMore(wanted, &moved));
-  if (moved) return OkStatus();
-  {
-    MutexLock turn(turn_);
-    MT_RETURN_IF_ERROR(HandDownAll());
-  }
   const auto nothing = [] { return OkStatus(); };
+  MT_RETURN_IF_ERROR(MoveTo(*layout(), wanted * row_bytes, nothing, &moved));
+  if (moved) return OkStatus();
+  MT_RETURN_IF_ERROR(HandDownAllInTurn());
   Status status = Replace(row_bytes, wanted * row_bytes, nothing);
   if (status.code() == StatusCode::kResourceExhausted && rows < 2 * capacity)
     status = Replace(row_bytes, rows * row_bytes, nothing);

@@ -63,7 +63,7 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   const uint64_t bytes = std::min<uint64_t>(options.budget.bytes(row_bytes), first);
   MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(row_bytes, bytes));
   table->resident_bytes_ = static_cast<int64_t>(table->table_->bytes());
-  table->SetBirth(table->table_.get());
+  table->SetBirth(*table->layout(), table->table_.get());
   MT_RETURN_IF_ERROR(table->table_->Reset(options.device.get(), table->stream_));
   MT_RETURN_IF_ERROR(options.device->Synchronize(table->stream_));
   return table;
@@ -80,7 +80,7 @@ HbmTable::~HbmTable() {
   if (getpid() != pid_) {  // nothing of the device may be touched
     (void)new std::shared_ptr<ScratchPool>(pool_);
     (void)table_.release();
-    (void)larger_.release();
+    (void)other_.release();
     (void)new std::shared_ptr<device::Device>(device_);
     (void)new std::shared_ptr<DeviceQueue>(queue_);
     return;

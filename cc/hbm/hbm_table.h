@@ -74,6 +74,9 @@
 // free places closes the gate, moves the table to twice as much memory in HBM, and starts again. Where the device has no memory
 // for both at once, all rows are handed down before the old memory is freed, and come up again when they are used.
 //
+// New slots: the rows move to wider memory in the same way, and stay what they are. Where the budget then holds fewer rows, all
+// are handed down first, and some leave HBM.
+//
 // Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_ (shared by all tables of a device); then those of the table
 // below.
 //   - The visitor of a snapshot may need all of them except one_snapshot_. So no operation waits for a snapshot while it holds
@@ -89,7 +92,6 @@
 // Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences:
 //   - ApplyRequest::places are not used.
 //   - Rules without a kernel are refused (device_rule.h).
-//   - After new slots, HBM is empty.
 //
 // Thread-safe.
 
@@ -273,6 +275,7 @@ class HbmTable final : public EmbeddingTable {
 
   // --- hand_down.cc
   Status HandDownAll() MT_REQUIRES(turn_);
+  Status HandDownAllInTurn();
   Status HandDownChanged() MT_REQUIRES(turn_);
   Status ListDirty(uint32_t* found) MT_REQUIRES(turn_);
   Status HandDownListed(uint32_t found, uint32_t chunk) MT_REQUIRES(turn_);
@@ -287,7 +290,7 @@ class HbmTable final : public EmbeddingTable {
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const { return queue_->MemoryOf(source_); }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
-  void SetBirth(DeviceTable* table) const;  // of the layout that the table below has
+  void SetBirth(const RowLayout& layout, DeviceTable* table) const;
   // Frees the memory in HBM, takes memory for this shape and calls `then`. If either fails, takes memory for the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
 
@@ -317,9 +320,11 @@ class HbmTable final : public EmbeddingTable {
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
-  // *moved: false if the device has no memory for both, or a bucket has no slot for a key. Then nothing has changed.
-  Status MoveToMore(uint64_t rows, bool* moved);
+  // Moves the rows on the device to memory of this shape, then calls `then`. If that fails, or *moved is false (the device has
+  // no memory for both, or a bucket has no slot for a key), nothing has changed.
+  Status MoveTo(const RowLayout& layout, uint64_t bytes, const std::function<Status()>& then, bool* moved);
   Status EnqueueMove(const DeviceTable& to, Operation* operation);
+  void Publish(const Operation& operation);
   uint64_t MostRows() const;
 
   // --- apply.cc
@@ -368,8 +373,8 @@ class HbmTable final : public EmbeddingTable {
   const device::Stream stream_;  // the queue's
   std::shared_ptr<ScratchPool> pool_;
   RowsBelow rows_below_;
-  std::unique_ptr<DeviceTable> table_;   // replaced only while the gate is closed
-  std::unique_ptr<DeviceTable> larger_;  // while the table moves, or a failed device may still use it
+  std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
+  std::unique_ptr<DeviceTable> other_;  // while the table moves, or a failed device may still use it
   const std::unique_ptr<Pins> pins_;
   const std::unique_ptr<Unsettled> unsettled_;
 

@@ -330,13 +330,19 @@ struct ResetArgs {
   uint32_t capacity;
 };
 
-// A table moves to another one, which was reset. REQUIRES: that has more rows, of the same stride
+// A table moves to another one, which was reset and has rows of the same stride, or wider ones. Row r becomes row
+// r - first_row.
 struct MoveArgs {
   const Table* from;
   const Table* to;
   uint32_t from_capacity;
   uint32_t to_buckets;
-  uint32_t* left_out;  // added to: keys for which their bucket has no slot. Then the move has failed
+  uint32_t* left_out;                // added to: keys that have no row in `to`: rows before first_row, or their bucket is full
+  const uint8_t* new_row = nullptr;  // [row_stride of to]: what is behind the old row in wider ones
+  // Of a table that gets fewer rows. Else 0 and null.
+  uint32_t first_row = 0;
+  uint32_t* left_provisional = nullptr;  // added to: provisional rows among those that are left out
+  uint32_t* free_marks = nullptr;        // out [capacity of to]: 1 for the rows that free_rows is to list
 };
 
 // Pins the rows that keys have in the table.

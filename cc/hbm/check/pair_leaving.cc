@@ -1,5 +1,7 @@
 // Pins of prefetched rows, and rows that leave the tables.
 
+#include <numeric>
+
 #include "cc/hbm/check/pair_side.h"
 
 namespace multitier::hbm {
@@ -125,24 +127,40 @@ Status PairSide::CountForgotten() {
   return OkStatus();
 }
 
+// To more rows, to wider ones, and to fewer wider ones.
 Status PairSide::MoveIndex() {
   const DeviceTable& from = of_turn(2);
-  const uint64_t bytes = uint64_t{2} * options_.rows * from.row_bytes();
-  MT_ASSIGN_OR_RETURN(work_->larger,
-                      DeviceTable::Create(device_, from.row_bytes(), bytes, from.view().rank_by, SlotsOfTable::kTwiceTheRows));
-  MT_RETURN_IF_ERROR(work_->larger->Reset(device_.get(), stream_));
+  const bool fewer = batch_->number % 3 == 2;
+  const size_t row_bytes = from.row_bytes() + batch_->number % 3 * 48;
+  const uint64_t rows = fewer ? options_.rows * 2 / 3 : options_.rows * 2;
+  MT_ASSIGN_OR_RETURN(work_->other, DeviceTable::Create(device_, row_bytes, rows * row_bytes, from.view().rank_by,
+                                                        SlotsOfTable::kTwiceTheRows));
+  DeviceTable& to = *work_->other;
+  std::vector<uint8_t> new_row(row_bytes);
+  std::iota(new_row.begin(), new_row.end(), static_cast<uint8_t>(1));
+  to.SetBirth({}, DType::kFloat32, new_row);
+  MT_RETURN_IF_ERROR(to.Reset(device_.get(), stream_));
   device::MoveArgs& move = work_->move;
-  move = device::MoveArgs{from.on_device(), work_->larger->on_device(), from.view().capacity, work_->larger->view().buckets,
+  move = device::MoveArgs{from.on_device(), to.on_device(), from.view().capacity, to.view().buckets,
                           memory().Filled<uint32_t>(1, 0)};
+  move.new_row = to.new_row();
+  if (fewer) {
+    move.first_row = from.view().capacity - to.view().capacity;
+    move.left_provisional = memory().Filled<uint32_t>(1, 0);
+    move.free_marks = memory().New<uint32_t>(to.view().capacity);
+  }
   MT_RETURN_IF_ERROR(kernels_.move_index(stream_, move));
-  ReadArrays(*work_->larger);
+  ReadArrays(to);
+  if (fewer) Read("provisional rows left out", move.left_provisional, 1);
   uint32_t left_out;
-  return ReadCount("keys left out", move.left_out, 0, &left_out);
+  return ReadCount("keys left out", move.left_out, fewer ? options_.rows : 0, &left_out);
 }
 
 Status PairSide::MoveRows() {
-  MT_RETURN_IF_ERROR(kernels_.move_rows(stream_, work_->move));
-  ReadTable(*work_->larger);
+  const device::MoveArgs& move = work_->move;
+  MT_RETURN_IF_ERROR(kernels_.move_rows(stream_, move));
+  if (move.free_marks != nullptr) Read("rows that are free", move.free_marks, work_->other->view().capacity);
+  ReadTable(*work_->other);
   return OkStatus();
 }
 

@@ -133,7 +133,7 @@ class PairSide {
     device::SumArgs sum{};
     device::ForgetArgs forget{};
     device::MoveArgs move{};
-    std::unique_ptr<DeviceTable> larger;
+    std::unique_ptr<DeviceTable> other;
     uint32_t distinct = 0, misses = 0, placed = 0, dirty = 0, taken = 0, forgotten = 0;
     std::vector<uint32_t> tables;       // [distinct] of each key
     std::vector<int64_t> missed_keys;   // [misses]
