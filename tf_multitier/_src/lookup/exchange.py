@@ -7,9 +7,9 @@ A home is a device with parts of embedding variables: in another process than th
     MultitierPool   <--- rows --------------------
     MultitierPoolGrad -- sums ------------------->  MultitierServeGrad, then the gradient and the update of a grouped lookup
 
-A distinct key crosses once each way, with the number of its occurrences and of its table. Rows are pooled by the caller in the order of occurrence, by the
-code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there where that is fewer
-bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
+A distinct key crosses once each way, with the number of its occurrences and of its table. Rows are pooled by the caller in the order of
+occurrence, by the code of the local group: the bits do not depend on the number of homes. A table whole at its home is pooled there
+where that is fewer bytes. Nothing else of a lookup crosses. TensorFlow sends the tensors.
 
 Rows and their gradients cross as float32, or rounded to the type of processes/wire_dtype.py.
 """
