@@ -90,3 +90,11 @@ def test_a_layer_takes_what_keras_makes_of_bools(kind):
     for training in (False, True):
         layer(np.array([1, 2]), training=kind(training))
         assert layer.told is training
+
+
+def test_several_bools_are_no_bool_of_a_layer():
+    for training in ([True, False], np.array([True, False]), tf.constant([], tf.bool)):
+        with pytest.raises(
+            (TypeError, ValueError), match="training: expected True or False, found"
+        ):
+            Told(2)(np.array([1, 2]), training=training)

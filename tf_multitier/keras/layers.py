@@ -186,8 +186,9 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
 def is_training(layer: keras.layers.Layer, training: typing.Any) -> bool:
     """The argument `training` of a call. None is True: what Keras says outside of models. It makes a tensor of NumPy's bools."""
-    if tf.is_tensor(training) and tf.get_static_value(training) is not None:
-        training = tf.get_static_value(training).item()
+    known = tf.get_static_value(training) if tf.is_tensor(training) else None
+    if known is not None and known.size == 1:
+        training = known.item()
     return training is None or option_values.boolean(f"layer '{layer.name}': training", training)
 
 
