@@ -231,8 +231,9 @@ class _Process:
                 if begun:
                     self._print(out, [begun])
                 self._close(pipe)
-        self._process.wait()
-        self._process = None
+        ended = self._process
+        self._process = None  # first: `signal` would hit another process that has its number
+        ended.wait()
 
 
 class _Launcher:
@@ -302,6 +303,10 @@ class _Launcher:
     def _running(self):
         return [each for each in self._processes if each.is_running]
 
+    def _others(self):
+        """Those that run and are no servers."""
+        return [each for each in self._running() if not each.is_server]
+
     def _wait(self, timeout=None):
         """Prints output, until something happens or the timeout passes. Returns [(process, status)] of those that have ended."""
         for key, _ in self._selector.select(timeout):
@@ -332,8 +337,13 @@ class _Launcher:
     def _until_one_fails(self):
         """None if the processes that are no servers are done; else the exit status of one that failed for good."""
         while self._asked is None:
-            for each, status in self._wait(self._time_to_say()):
+            ended = self._wait(self._time_to_say())
+            for each, _ in ended:
                 each.reap()
+            # Of those that are found at once, a server may have ended after the others.
+            for each, status in sorted(ended, key=lambda one: one[0].is_server):
+                if each.is_server and not self._others():
+                    return None
                 if status == 0 and not each.is_server:
                     continue
                 self._say(
@@ -345,7 +355,7 @@ class _Launcher:
                 self._restarts += 1
                 self._say(f"{each.name} starts again, {self._restarts} of {self._max_restarts}")
                 each.start()
-            left = [each for each in self._running() if not each.is_server]
+            left = self._others()
             if not left:
                 return None
             self._say_who_is_left(left)

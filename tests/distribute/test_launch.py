@@ -213,6 +213,29 @@ until(lambda: starts({died + "0"!r}) == 2)
     assert times == {**dict.fromkeys(times, "."), died + "0": ".."}
 
 
+def test_a_server_that_is_found_ended_with_the_chief_has_not_failed(launcher, tmp_path):
+    code = "os.write(1, f'pid {os.getpid()}\\n'.encode())\nuntil(lambda: starts('go'))"
+    launched = launcher(code, "--workers=1", "--ps=1")
+    running = processes(launched, 2)
+    launched.send_signal(signal.SIGSTOP)
+    (tmp_path / "go").write_text(".")
+    assert all_end(running)
+    launched.send_signal(signal.SIGCONT)
+    assert done(launched) == (0, [], [])
+
+
+def test_a_second_signal_at_the_end_of_a_process_is_no_error(launcher):
+    ends = "; signal.raise_signal(signal.SIGINT)" * 2
+    waits = f"def wait(self, wait=launch.subprocess.Popen.wait):\n  wait(self){ends}"
+    command = (
+        "-c",
+        ALONE.replace(
+            "status =", f"exec({waits!r}); launch.subprocess.Popen.wait = wait; status ="
+        ),
+    )
+    assert done(launcher("", "--workers=1", command=command)) == (0, [], [])
+
+
 def test_a_failure_after_the_last_restart_ends_all(launcher, tmp_path):
     code = "if job == 'chief': sys.exit(4)\nwait()"
     status, _, errors = done(launcher(code, "--workers=1", "--ps=1", "--max_restarts=2"))
@@ -222,8 +245,12 @@ def test_a_failure_after_the_last_restart_ends_all(launcher, tmp_path):
 
 def test_a_worker_that_serves_is_ended_when_the_chief_is_done(launcher):
     serves = """
-if job == "chief": sys.exit()
-if job == "worker": os.write(int(os.environ["TF_MULTITIER_LAUNCH_SERVING"]), b".")
+if job == "chief":
+    until(lambda: starts("serve") == 2)
+    sys.exit()
+if job == "worker":
+    os.write(int(os.environ["TF_MULTITIER_LAUNCH_SERVING"]), b".")
+    open(sys.argv[1] + "/serve", "a").write(".")
 wait()
 """
     status, _, errors = done(launcher(serves, "--workers=3", "--ps=1"))
