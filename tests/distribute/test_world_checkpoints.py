@@ -59,7 +59,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 import tf_multitier
-from tf_multitier.distribute import CheckpointManager, CollectiveStrategy
+from tf_multitier.distribute import CheckpointManager, CollectiveStrategy, saving
 
 strategy = CollectiveStrategy(timeout=60)
 rank, size = strategy.rank(), strategy.world_size()
@@ -148,6 +148,21 @@ else:
 print("failed:", error_of(lambda: manager.save(40)))
 manager._write, manager._remove_leftovers = write, remove
 assert manager.latest_checkpoint == path and manager.save(6) == path
+# Rank 0 fails three times before rank 1, which has done its part, looks for the end of the first save.
+wait = saving.Together._wait
+def wait_late(self, *given):
+    while not any('"failed"' in open(name).read() for name in glob.glob(directory + "/.saving-*-9/rank-0.json")):
+        threading.Event().wait(0.01)
+    wait(self, *given)
+if rank == 0:
+    manager._write = fail
+else:
+    saving.Together._wait = wait_late
+for i in range(3):
+    print(f"early {i}:", error_of(lambda: manager.save(60)))
+manager._write, saving.Together._wait = write, wait
+assert manager.latest_checkpoint == path and manager.save(6) == path
+assert not glob.glob(f"{directory}/.saving-{manager._run}-[1-9]") or rank
 strategy.barrier()
 if rank == 0:
     manager._world.timeout = 2
@@ -353,6 +368,8 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
         ("trainable: ", "found 1 others in rank 1, the first 'weights:0': pass their", (0, 1)),
         ("failed: OSError", "the disk is full", (1,)),
         ("failed: AbortedError", "rank 1 failed: OSError: the disk is full", (0,)),
+        *((f"early {i}: OSError", "the disk is full", (0,)) for i in range(3)),
+        *((f"early {i}: AbortedError", "rank 0 failed: OSError", (1,)) for i in range(3)),
         ("late: DeadlineExceededError", "expected rank 1 to save within 2 seconds", (0,)),
     ):
         for rank in ranks:

@@ -39,7 +39,7 @@ from tf_multitier.distribute.keras_names import paths_as_names
 
 v1 = tf.compat.v1
 
-_runs: dict = {}  # of this process: the number of their saves
+_runs: dict = {}  # of this process: [the number of their saves, that of the last committed one]
 
 
 class _Nothing(tf.train.experimental.ShardingCallback):
@@ -120,7 +120,7 @@ class CheckpointManager:
             self._run = saving.agreed_run(
                 self._world, self._directory, "CheckpointManager: directory"
             )
-            _runs[self._run] = 0
+            _runs[self._run] = [0, 0]
 
     @property
     def directory(self) -> str:
@@ -230,8 +230,9 @@ class CheckpointManager:
         return f"{saving.folder_of(self._directory, run)}-{number}"
 
     def _save_together(self, prefix, step):
-        _runs[self._run] += 1
-        folder = self._folder(self._run, _runs[self._run])
+        run = _runs[self._run]
+        run[0] += 1
+        folder = self._folder(self._run, run[0])
         what = f"checkpoint '{prefix or os.path.join(self._directory, str(step))}'"
         with saving.Together(self._world, folder, step, what) as together:
             if self._is_first():
@@ -261,8 +262,11 @@ class CheckpointManager:
         if self._is_first():
             committed = folder + "-committed"
             os.rename(folder, committed)  # at once, for those who look
-            for each in (committed, self._folder(self._run, _runs[self._run] - 1)):
-                shutil.rmtree(each, ignore_errors=True)  # the others are not in the save before it
+            # The others are not in the saves before it.
+            before = [self._folder(self._run, n) for n in range(run[1] + 1, run[0])]
+            for each in (committed, *before):
+                shutil.rmtree(each, ignore_errors=True)
+            run[1] = run[0]
         return True
 
     def _commit(self, together, folder, reports, prefix, what):
@@ -338,14 +342,17 @@ class CheckpointManager:
     def _remove_leftovers(self):
         """Deletes the folders of saves that were not committed.
 
-        Of its own runs it leaves the last two, and later ones: another process may be about to learn from them that they failed, or may
-        have failed already and be in the next save.
+        Of its own runs it leaves the reports since the last one that was: another process may be about to learn from them that they
+        failed, or may have failed already and be in the next save. Where they are missing, it takes the save for committed.
         """
-        first_kept = {saving.folder_of(self._directory, run): n - 1 for run, n in _runs.items()}
+        own = {saving.folder_of(self._directory, run): numbers for run, numbers in _runs.items()}
         for folder in glob.glob(os.path.join(glob.escape(self._directory), ".saving-*")):
             run, _, number = folder.rpartition("-")
-            if run not in first_kept or int(number) < first_kept[run]:
+            begun, committed = own.get(run, (0, 0))
+            if run not in own or int(number) <= committed:
                 shutil.rmtree(folder, ignore_errors=True)
+            elif int(number) < begun - 1:
+                saving.remove_all_but_reports(folder)
 
 
 def _base_of(prefix):

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import threading
 import time
 import typing
@@ -28,6 +29,16 @@ _LONGEST_PAUSE = 0.5  # seconds between two looks at the others
 def folder_of(directory: str, run: str) -> str:
     """The beginning of the paths of a run's folders."""
     return os.path.join(directory, f".saving-{run}")
+
+
+def remove_all_but_reports(folder: str) -> None:
+    """Deletes what a save that failed has written in its folder."""
+    for each in os.scandir(folder):
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        elif ".json" not in each.name:
+            with contextlib.suppress(OSError):
+                os.remove(each)
 
 
 def agreed_run(world: typing.Any, directory: str, what: str) -> str:
