@@ -312,6 +312,18 @@ def test_keras_fit_trains_as_the_eager_program(tmp_path):
             np.testing.assert_array_equal(a.versions, b.versions)
 
 
+def test_a_layer_takes_a_keyed_jagged_tensor_and_no_tensor():
+    made = util.collection([util.config("a", features=["u"])])
+    ids, layer = de.KeyedJaggedTensor(["u"], [1, 2, 3], lengths=[1, 2]), made.keras_layer()
+    for found in (layer(ids), layer(ids, True), layer(inputs=ids)):
+        np.testing.assert_array_equal(found["u"].flat_values, made(ids)["u"].flat_values)
+    np.testing.assert_array_equal(layer(ids, False)["u"].flat_values, np.zeros((3, 4)))
+    with pytest.raises(
+        TypeError, match="inputs: expected a dict from features .*found KerasTensor"
+    ):
+        layer(keras.Input([3], dtype="int64"))
+
+
 @pytest.mark.parametrize("call", [de.pop_evicted_keys, de.get_score, lambda m: de.set_score(m, 1)])
 def test_a_model_without_a_collection_is_refused(call):
     for model in (3, None, tf.Module(), {}):

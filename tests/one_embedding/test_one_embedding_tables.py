@@ -292,6 +292,16 @@ def test_row_optimizers_train_parameters(tmp_path):
     assert sorted(table_rows(made)) == sorted(IDS.ravel())
 
 
+def test_a_layer_takes_ids_or_a_list_of_ids_and_table_ids(tmp_path):
+    layer = embedding(tmp_path, constants(3)).keras_layer()
+    np.testing.assert_array_equal(layer([IDS, np.array([2, 1, 0])])[0, :, 0], [2, 1, 0])
+    for more in (IDS, keras.Input([3], dtype="int64")):
+        with pytest.raises(
+            ValueError, match="inputs: expected ids, or a list .* found a list of 3"
+        ):
+            layer([more] * 3)
+
+
 def test_keras_trains_by_fit(tmp_path):
     from tf_multitier.keras import with_rows
 

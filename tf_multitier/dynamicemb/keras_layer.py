@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import typing
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier._src.execution import graph_state
+from tf_multitier.dynamicemb.jagged import KeyedJaggedTensor
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import is_training
 from tf_multitier.keras.layers import RowsLayer
@@ -140,6 +142,13 @@ class DynamicEmbedding(RowsLayer):
         """The collection: the layer adds nothing to its path."""
         return self._of_collection()
 
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """As layers of Keras are called. Keras takes a KeyedJaggedTensor only by the name of the argument."""
+        if args and isinstance(args[0], KeyedJaggedTensor):
+            kwargs.update(zip(("inputs", "training"), args, strict=False))
+            args = ()
+        return super().__call__(*args, **kwargs)
+
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes weights of the tables that train."""
         del input_shape
@@ -163,6 +172,10 @@ class DynamicEmbedding(RowsLayer):
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
         """{feature: a keras.KerasTensor} with the shape and type of the rows, computed without a lookup."""
+        if not isinstance(inputs, collections.abc.Mapping):
+            raise TypeError(
+                f"layer '{self.name}': inputs: expected a dict from features to ids, found {type(inputs).__name__}"
+            )
         collection, specs = self._of_collection(), {}
         for feature, ids in inputs.items():
             for out, table in collection.results_of(feature):

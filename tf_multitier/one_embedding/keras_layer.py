@@ -17,6 +17,17 @@ from tf_multitier.keras.rows import Rows
 _layers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+def _ids_and_tables(layer, inputs):
+    """(ids, table_ids or None) of what a layer is called with."""
+    if not isinstance(inputs, (list, tuple)):
+        return inputs, None
+    if len(inputs) != 2:
+        raise ValueError(
+            f"layer '{layer.name}': inputs: expected ids, or a list of ids and table_ids, found a list of {len(inputs)}"
+        )
+    return inputs
+
+
 @SERIALIZABLE
 class OneEmbedding(RowsLayer):
     """The layer of an embedding.
@@ -56,7 +67,7 @@ class OneEmbedding(RowsLayer):
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
         """Looks the ids up. See the class for arguments and shapes."""
-        ids, table_ids = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
+        ids, table_ids = _ids_and_tables(self, inputs)
         rows = self.embedding(ids, table_ids, training=is_training(self, training))
         return keras.ops.cast(rows, self.compute_dtype)
 
@@ -64,7 +75,7 @@ class OneEmbedding(RowsLayer):
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, computed without a lookup."""
-        ids = inputs[0] if isinstance(inputs, (list, tuple)) else inputs
+        ids, _ = _ids_and_tables(self, inputs)
         shape = (*layer_ids.shape_of(ids), self.embedding.embedding_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
