@@ -46,58 +46,15 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
         self.names = tuple(listed("KeyedJaggedTensor: keys", keys, str))
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"KeyedJaggedTensor: keys: expected each once, found {keys!r}")
-        if (lengths is None) == (offsets is None):
-            found = "none" if lengths is None else "both"
-            raise ValueError(
-                f"KeyedJaggedTensor: expected either lengths or offsets, found {found}"
-            )
         values = _vector("values", values)
-        if offsets is not None:
-            offsets = _integers("offsets", offsets)
-            if offsets.shape.num_elements() == 0:
-                raise ValueError("KeyedJaggedTensor: offsets: expected 0 as the first, found none")
-            lengths = offsets[1:] - offsets[:-1]
-            first = tf.concat([offsets[:1], [-1]], 0)[0]  # without offsets -1
-            checks = [_check_equal(first, np.int64(0), "the first of offsets to be 0")]
-        else:
-            lengths, checks = _integers("lengths", lengths), []
+        lengths, checks = _lengths(lengths, offsets)
         if not values.dtype.is_integer:
             raise TypeError(
                 f"KeyedJaggedTensor: values: expected integers, found {values.dtype.name}"
             )
-        count, known = len(self.names), lengths.shape.num_elements()
-        if known is not None and (known % count if count else known):
-            raise ValueError(
-                f"KeyedJaggedTensor: lengths: expected a multiple of {count}, the number of keys, found {known}"
-            )
-        checks.append(
-            _check_equal(
-                tf.math.floormod(tf.size(lengths), max(count, 1)),
-                0,
-                "as many lengths for each key",
-            )
-        )
-        checks.append(
-            tf.debugging.assert_non_negative(lengths, message="KeyedJaggedTensor: lengths")
-        )
-        checks.append(
-            _check_equal(
-                tf.reduce_sum(lengths),
-                tf.size(values, tf.int64),
-                "the sum of lengths to be the number of values",
-            )
-        )
+        checks += _checks_of(lengths, len(self.names), values)
         if weights is not None:
-            weights = _vector("weights", weights)
-            if not (weights.dtype.is_floating or weights.dtype.is_integer):
-                raise TypeError(
-                    f"KeyedJaggedTensor: weights: expected numbers, found {weights.dtype.name}"
-                )
-            weights = tf.cast(weights, tf.float32)
-            if not weights.shape.is_compatible_with(values.shape):
-                raise ValueError(
-                    f"KeyedJaggedTensor: weights: expected {values.shape[0]}, one for each value, found {weights.shape[0]}"
-                )
+            weights = _weights(weights, values)
             checks.append(
                 _check_equal(tf.size(weights), tf.size(values), "a weight for each value")
             )
@@ -164,6 +121,54 @@ class KeyedJaggedTensor(tf.experimental.ExtensionType):
         if key not in self.keys():
             raise KeyError(f"KeyedJaggedTensor: expected one of {self.keys()}, found {key!r}")
         return self.to_dict()[key]
+
+
+def _lengths(lengths, offsets):
+    """(lengths, the checks of offsets) of what is given of the two."""
+    if (lengths is None) == (offsets is None):
+        found = "none" if lengths is None else "both"
+        raise ValueError(f"KeyedJaggedTensor: expected either lengths or offsets, found {found}")
+    if offsets is None:
+        return _integers("lengths", lengths), []
+    offsets = _integers("offsets", offsets)
+    if offsets.shape.num_elements() == 0:
+        raise ValueError("KeyedJaggedTensor: offsets: expected 0 as the first, found none")
+    first = tf.concat([offsets[:1], [-1]], 0)[0]  # without offsets -1
+    check = _check_equal(first, np.int64(0), "the first of offsets to be 0")
+    return offsets[1:] - offsets[:-1], [check]
+
+
+def _checks_of(lengths, count, values):
+    """The checks of lengths when the program runs. ValueError: a number of them that is known and no multiple of count, that of keys."""
+    known = lengths.shape.num_elements()
+    if known is not None and (known % count if count else known):
+        raise ValueError(
+            f"KeyedJaggedTensor: lengths: expected a multiple of {count}, the number of keys, found {known}"
+        )
+    return [
+        _check_equal(
+            tf.math.floormod(tf.size(lengths), max(count, 1)), 0, "as many lengths for each key"
+        ),
+        tf.debugging.assert_non_negative(lengths, message="KeyedJaggedTensor: lengths"),
+        _check_equal(
+            tf.reduce_sum(lengths),
+            tf.size(values, tf.int64),
+            "the sum of lengths to be the number of values",
+        ),
+    ]
+
+
+def _weights(weights, values):
+    """Weights as float32. TypeError, ValueError: no numbers, or another number of them than of values."""
+    weights = _vector("weights", weights)
+    if not (weights.dtype.is_floating or weights.dtype.is_integer):
+        raise TypeError(f"KeyedJaggedTensor: weights: expected numbers, found {weights.dtype.name}")
+    weights = tf.cast(weights, tf.float32)
+    if not weights.shape.is_compatible_with(values.shape):
+        raise ValueError(
+            f"KeyedJaggedTensor: weights: expected {values.shape[0]}, one for each value, found {weights.shape[0]}"
+        )
+    return weights
 
 
 def _vector(what, value):
