@@ -25,6 +25,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -126,6 +127,15 @@ def cluster_of(workers: int, servers: int, addresses: Sequence[str]) -> dict:
     return {job: [next(taken) for _ in range(count)] for job, count in jobs.items() if count}
 
 
+def _write(out, left):
+    """Writes bytes. Not with out.write: CPython loses the rest of a write that a signal interrupts."""
+    while left:
+        try:
+            left = left[os.write(out.fileno(), left) :]
+        except BlockingIOError:  # another program that has the terminal, or pipe, made it so
+            select.select([], [out], [])
+
+
 class _Process:
     """A task of the cluster and its process, the first of a process group of its own.
 
@@ -166,8 +176,8 @@ class _Process:
         )
         os.close(tells)
         for pipe, out in (
-            (self._process.stdout, sys.stdout.buffer),
-            (self._process.stderr, sys.stderr.buffer),
+            (self._process.stdout, sys.stdout),
+            (self._process.stderr, sys.stderr),
             (os.fdopen(serving, "rb", buffering=0), None),
         ):
             os.set_blocking(pipe.fileno(), False)
@@ -194,10 +204,8 @@ class _Process:
         return bool(data)
 
     def _print(self, out, lines):
-        """Prints whole lines. Not with out.write: CPython loses the rest of a write that a signal interrupts."""
-        left = b"".join(b"[%s] %s\n" % (self.name.encode(), line) for line in lines)
-        while left:
-            left = left[os.write(out.fileno(), left) :]
+        """Prints whole lines."""
+        _write(out, b"".join(b"[%s] %s\n" % (self.name.encode(), line) for line in lines))
 
     def _close(self, pipe):
         self._selector.unregister(pipe)
@@ -393,8 +401,7 @@ class _Launcher:
                 each.reap()
 
     def _say(self, text):
-        sys.stderr.write(f"[launch] {text}\n")
-        sys.stderr.flush()
+        _write(sys.stderr, f"[launch] {text}\n".encode())
 
 
 def _open_standard_streams():

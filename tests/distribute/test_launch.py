@@ -312,8 +312,10 @@ os.write(1, b"z" * 200_000)
     assert "".join(pieces) == "c" + "z" * 200_000 and 1 < len(pieces) < 6
 
 
-def test_no_byte_is_lost_to_a_signal_while_the_reader_is_slow(launcher):
-    launched = launcher('os.write(1, b"z" * 200_000)', "--workers=1")
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_byte_is_lost_to_a_signal_while_the_reader_is_slow(launcher, waits):
+    command = ("-c", f"import os; os.set_blocking(1, {waits}); {ALONE}")
+    launched = launcher('os.write(1, b"z" * 200_000)', "--workers=1", command=command)
     full, there = fcntl.fcntl(launched.stdout, fcntl.F_GETPIPE_SZ), b"\0" * 4
     while int.from_bytes(there, sys.byteorder) < full:
         there = fcntl.ioctl(launched.stdout, termios.FIONREAD, there)
