@@ -85,7 +85,7 @@ steps, pauses, last = 0, [], None
 with tf.train.MonitoredTrainingSession(
     server.target, job == "chief", folder + "/model", save_checkpoint_steps=200, config=config
 ) as session:
-    while not os.path.exists(f"{folder}/done"):
+    while not (pauses and os.path.exists(f"{folder}/done")):
         at, _ = session.run([step, train])
         steps += 1
         pauses += [] if last is None else [time.monotonic() - last]
@@ -94,7 +94,7 @@ with tf.train.MonitoredTrainingSession(
             open(f"{folder}/again", "w").close()
         if lives == 1 and (steps == 7 if job == "worker" else at > 20 and os.path.exists(f"{folder}/again")):
             os.kill(os.getpid(), signal.SIGKILL)
-        if job == "chief" and lives == 2 and steps == 10:
+        if job == "chief" and lives == 2 and steps == 30:
             open(f"{folder}/done", "w").close()
 print("lives", lives)
 if job == "worker":
@@ -142,11 +142,12 @@ def test_workers_that_are_killed_start_again_while_others_go_on(tmp_path):
     lines, _ = launch(tmp_path, PROGRAM + KILLED_WORKERS, *arguments)
     chief, worker = lines["chief 0"], lines["worker 0"]
     assert chief[0] == worker[0] == "lives 2"
-    assert float(worker[1].removeprefix("pause ")) < 5  # the chief was killed and came back
+    # The chief was killed and came back. TensorFlow's workers would look for it each 30 seconds.
+    assert float(worker[1].removeprefix("pause ")) < 20
     five, two, three, *values = map(int, chief[1].split()[1:])
     assert values == [five, two, three] and five > 20
-    # The two servers of a killed worker's last step may differ.
-    assert two % 2 == 0 and max(five, two // 2, three) - min(five, two // 2, three) <= 2
+    # The chief restores while the worker trains, perhaps some of its steps later on one server: on that of 5, or of 2 and 3.
+    assert two == 2 * three
 
 
 def test_workers_of_servers_look_for_the_chief_each_second():

@@ -311,7 +311,7 @@ def test_a_rank_that_ends_after_a_step_of_its_own_failed_ends_the_steps_of_other
     assert re.search(HAS_ENDED, lines["worker 0"][-1])
 
 
-# Rank 0 loses the process of rank 1 in a step.
+# Rank 0 loses the process of rank 1 after a step of both.
 GONE = """
     class Lost(tf.train.SessionRunHook):
         def before_run(self, context):
@@ -319,9 +319,14 @@ GONE = """
                 raise tf.errors.UnavailableError(None, None, "Socket closed")
 
     lost = []
+    try:
+        os.mkfifo(f"{folder}/trained")
+    except FileExistsError:
+        pass
     with tf.train.MonitoredTrainingSession(hooks=[Lost()]) as session:
         pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
         session.run(train, {ids: [1, 2, 3]})
+        open(f"{folder}/trained", "r" if strategy.rank() else "w").close()  # each waits for the other
         if strategy.rank():
             os._exit(0)
         assert select.select([pid], [], [], 60)[0]
