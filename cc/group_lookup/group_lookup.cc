@@ -69,7 +69,13 @@ class GroupLookup {
     const GroupMember& m = members_[i];
     if (plan_ == nullptr) {
       MT_RETURN_IF_ERROR(FindRows(m, &rows_[i]));
-      return sliced_[i] ? OkStatus() : ReadRange(i, 0, m.batch * m.steps);
+      if (sliced_[i]) return OkStatus();
+      if (!PoolsFromMemory(i)) return ReadRange(i, 0, m.batch * m.steps);
+      Status status;
+      ForSlices(i, [&](int64_t begin, int64_t end) {
+        if (status.ok()) status = ReadRange(i, begin, end);
+      });
+      return status;
     }
     MT_RETURN_IF_ERROR(planner_.Begin(i));
     if (planner_.cut(i) == 0) return ReadWhole(i);
@@ -116,24 +122,44 @@ class GroupLookup {
   void AddSlices(std::vector<Task>* tasks) {
     for (size_t i = 0; i < members_.size(); ++i) {
       if (!sliced_[i]) continue;
-      const GroupMember& m = members_[i];
-      const int64_t rows = m.batch * m.steps;
-      const size_t entries = m.keys.size();
-      const int64_t slices = std::max<int64_t>(1, std::min<int64_t>(rows, static_cast<int64_t>(entries / kSliceEntries)));
-      int64_t row = 0;
-      for (int64_t s = 1; s <= slices; ++s) {
-        // Slices of as many entries each as whole rows allow.
-        const size_t upto = entries * static_cast<size_t>(s) / static_cast<size_t>(slices);
-        int64_t end = s == slices ? rows : rows_[i].empty() ? static_cast<int64_t>(upto) : rows_[i][upto - 1] + 1;
-        end = std::max(end, row);
-        if (end == row) continue;
+      ForSlices(i, [&](int64_t begin, int64_t end) {
         const size_t which = later_.size();
         later_.emplace_back();
-        const int64_t begin = row;
-        tasks->push_back(Task{entries / static_cast<size_t>(slices),
-                              [this, i, begin, end, which] { later_[which] = ReadRange(i, begin, end); }});
-        row = end;
-      }
+        tasks->push_back(Task{SliceEntries(i), [this, i, begin, end, which] { later_[which] = ReadRange(i, begin, end); }});
+      });
+    }
+  }
+
+  // Whether a member's values are pooled, and all its rows are in DRAM. A table with others gets as many keys at once as there
+  // are: they are read together, and how often a row was used depends on the calls.
+  bool PoolsFromMemory(size_t i) const {
+    if (rows_[i].empty() || !members_[i].tables.empty()) return false;
+    return std::all_of(members_[i].units.begin(), members_[i].units.end(), [](const GroupUnit& unit) {
+      if (unit.table == nullptr) return true;
+      const TableOptions& options = unit.table->options();
+      return options.lower_tiers.empty() && !options.is_below && !options.dram_budget().bounded();
+    });
+  }
+
+  size_t SliceEntries(size_t i) const {
+    if (!PoolsFromMemory(i)) return kSliceEntries;
+    return std::clamp<size_t>(kSliceElements / static_cast<size_t>(members_[i].dim), kMinSliceEntries, kSliceEntries);
+  }
+
+  // Calls body(row_begin, row_end) for ranges that cover a member's rows, of as many entries each as whole rows allow.
+  template <typename Body>
+  void ForSlices(size_t i, const Body& body) const {
+    const int64_t rows = members_[i].batch * members_[i].steps;
+    const size_t entries = members_[i].keys.size();
+    const int64_t slices = std::clamp<int64_t>(static_cast<int64_t>(entries / SliceEntries(i)), 1, std::max<int64_t>(rows, 1));
+    int64_t row = 0;
+    for (int64_t s = 1; s <= slices; ++s) {
+      const size_t upto = entries * static_cast<size_t>(s) / static_cast<size_t>(slices);
+      int64_t end = s == slices ? rows : rows_[i].empty() ? static_cast<int64_t>(upto) : rows_[i][upto - 1] + 1;
+      end = std::max(end, row);
+      if (end == row) continue;
+      body(row, end);
+      row = end;
     }
   }
 

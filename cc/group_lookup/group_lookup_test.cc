@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -71,6 +72,27 @@ TEST(GroupLookupTest, PlanFilledAgainIsThePlanOfItsGroup) {
     ASSERT_EQ(counts[0], counts[1]);
     ASSERT_EQ(sums[0], sums[1]);
     ASSERT_EQ(weights_gradients[0], weights_gradients[1]);
+  }
+}
+
+// Rows of 128 elements: a slice has 256 entries.
+TEST(GroupLookupTest, BagsOfWideRowsAreReadInSlicesWithTheSameBits) {
+  std::mt19937 random(11);
+  for (const int parts : {1, 3}) {
+    for (const bool weighted : {false, true}) {
+      auto c = MakeCase(&random, 0, parts, /*batch=*/300, /*mean=*/5, /*range=*/500, weighted, Combiner::kMean, /*dim=*/128);
+      for (EmbeddingTable* part : c->parts) {
+        std::vector<int64_t> keys(200);
+        std::iota(keys.begin(), keys.end(), 0);
+        const std::vector<float> grads(keys.size() * 128, 0.5f);
+        ASSERT_TRUE(part->Apply(Adagrad(keys, grads.data())).ok());
+      }
+      for (const float max_norm : {-1.0f, 2.0f}) {
+        c->member.max_norm = max_norm;
+        ASSERT_TRUE(LookupGroup(Span<const GroupMember>(&c->member, 1), nullptr).ok());
+        EXPECT_EQ(c->out, Separately(*c)) << parts << " parts, weights " << weighted << ", max_norm " << max_norm;
+      }
+    }
   }
 }
 

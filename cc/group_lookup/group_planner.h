@@ -25,7 +25,10 @@
 namespace multitier {
 namespace group_internal {
 
-constexpr size_t kSliceEntries = 4096;  // that a task reads or pools: their values stay in the second-level cache
+constexpr size_t kSliceEntries = 4096;  // at most, that a task reads or pools
+// Values that are read to be pooled: 128 KiB, which stay in the second-level cache.
+constexpr size_t kSliceElements = size_t{1} << 15;
+constexpr size_t kMinSliceEntries = 64;
 constexpr size_t kPieceEntries = 8192;  // a member is cut into pieces of about this number of entries
 constexpr size_t kMaxPieces = 16;
 constexpr size_t kCutShare = 8;                       // if it has more than an eighth of the group's entries

@@ -107,6 +107,8 @@ MT_MULTIVERSION void PoolRows(const SparseBatch& batch, const EntryValues& value
   if (!weighted && dim == 8) return PoolRowsOf<8>(batch, values, out, row_begin, row_end, entry);
   if (!weighted && dim == 16) return PoolRowsOf<16>(batch, values, out, row_begin, row_end, entry);
   if (!weighted && dim == 32) return PoolRowsOf<32>(batch, values, out, row_begin, row_end, entry);
+  if (!weighted && dim == 64) return PoolRowsOf<64>(batch, values, out, row_begin, row_end, entry);
+  if (!weighted && dim == 128) return PoolRowsOf<128>(batch, values, out, row_begin, row_end, entry);
   const int64_t stride = batch.row_stride();
   for (int64_t row = row_begin; row < row_end; ++row) {
     float* sum = out + row * stride;

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(All, PoolingTest,
                          testing::Combine(testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtN), testing::Bool()));
 
 TEST_P(PoolingTest, EqualsTheDefinitionBitForBit) {
-  for (int dim : {1, 3, 8, 16, 17, 64}) {
+  for (int dim : {1, 3, 8, 16, 17, 64, 128}) {
     const OwnedBatch b = RandomBatch(50, dim, combiner(), weighted(), 7 + dim);
     std::vector<float> out(b.batch * dim, -1.0f);
     Pool(b.view(), EntryValues{b.values.data(), nullptr}, out.data());
