@@ -185,13 +185,17 @@ Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
   const uint64_t bytes =
       grows_ ? std::min(budget_.bytes(row_bytes), uint64_t{table_->view().capacity} * row_bytes) : budget_.bytes(row_bytes);
   const auto add = [&] { return below_->AddSlots(slots); };
-  // A budget in bytes holds fewer of the wider rows. Those that leave were handed down.
-  if (bytes / row_bytes < table_->view().capacity) MT_RETURN_IF_ERROR(HandDownAllInTurn());
+  // A budget in bytes holds fewer of the wider rows. Those that leave HBM were handed down, and the table below drops the rows
+  // that are the coldest as they are in HBM.
+  if (drops_ || bytes / row_bytes < table_->view().capacity) MT_RETURN_IF_ERROR(HandDownAllInTurn());
   bool moved = false;
   MT_RETURN_IF_ERROR(MoveTo(widened, bytes, add, &moved));
-  if (moved) return OkStatus();
-  MT_RETURN_IF_ERROR(HandDownAllInTurn());
-  return Replace(row_bytes, bytes, add);
+  if (!moved) {
+    MT_RETURN_IF_ERROR(HandDownAllInTurn());
+    MT_RETURN_IF_ERROR(Replace(row_bytes, bytes, add));
+  }
+  MutexLock turn(turn_);
+  return ForgetDropped();
 }
 
 Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {

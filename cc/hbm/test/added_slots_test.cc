@@ -272,6 +272,37 @@ TEST(AddedSlots, BirthsGoOnWhereAllRowsStay) {
   both.ExpectSame();
 }
 
+// Wider rows are too many for the table below, which drops the coldest: by what they are in HBM, where they do not stay.
+TEST(AddedSlots, RowsThatTheTableBelowDropsLeaveHbm) {
+  constexpr int kDim = 4, kKeys = 20;
+  for (const bool has_memory_for_both : {true, false}) {
+    TableOptions options = BasicOptions(kDim);
+    options.dram_budget_bytes = kKeys * RowLayout::Create(kDim, DType::kFloat32)->row_bytes();
+    options.cache_strategy = Replacement::kScore;
+    options.score = Score::kStep;
+    options.drop_coldest = true;
+    const auto device = NewEmulatedDevice();
+    Both both(options, options, [&](TableOptions made) { return WithHbm(std::move(made), Budget::Rows(kKeys), device); });
+    const auto train = [&](std::vector<int64_t> keys, int64_t step) {
+      Training training = Sgd(std::move(keys), 1.0f, kDim);
+      training.step = step;
+      both.Run(training);
+    };
+    for (int64_t key = 0; key < kKeys; ++key) train({key}, 1 + key);
+    train({1, 3}, 100);  // in HBM alone
+    if (!has_memory_for_both) device->SetMemory(device->used_bytes() + 100);
+    both.Add("adagrad");
+    device->SetMemory(64 << 20);
+    MT_ASSERT_OK(both.plain->Drain());
+    const std::vector<int64_t> dropped = both.plain->PopDropped();
+    EXPECT_EQ(dropped.size(), static_cast<size_t>(kKeys / 2));
+    EXPECT_EQ(both.table->PopDropped(), dropped);
+    EXPECT_EQ(TierOf(both.table.get(), dropped), std::vector<int32_t>(dropped.size(), -1));
+    EXPECT_TRUE(SameBits(LookupAll(both.table.get(), Range(0, kKeys)), LookupAll(both.plain.get(), Range(0, kKeys))));
+    both.ExpectSame();
+  }
+}
+
 TEST(AddedSlots, ThreadsThatLookUpAndSaveMeanwhileSeeWholeRows) {
   constexpr int kDim = 8;
   constexpr int64_t kKeys = 40;
