@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from ports import free_ports
 
 from tf_multitier.data import ParquetDataset
 from tf_multitier.deeprec.work_queue import LocalWorkMgr
@@ -190,16 +191,8 @@ def test_workers_of_a_server_share_the_queue():
 
 def _cluster(num_workers):
     """(parameter server, workers): servers of one process."""
-    import socket
-
-    def address():
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            return f"localhost:{probe.getsockname()[1]}"
-
-    cluster = v1.train.ClusterSpec(
-        {"ps": [address()], "worker": [address() for _ in range(num_workers)]}
-    )
+    server, *workers = (f"localhost:{port}" for port in free_ports(1 + num_workers))
+    cluster = v1.train.ClusterSpec({"ps": [server], "worker": workers})
     servers = [tf.distribute.Server(cluster, "ps", 0)]
     servers += [tf.distribute.Server(cluster, "worker", index) for index in range(num_workers)]
     return servers[0], servers[1:]

@@ -7,11 +7,11 @@ import concurrent.futures
 import json
 import os
 import re
-import socket
 
 import forks
 import pytest
 import tensorflow as tf
+from ports import free_ports
 
 import tf_multitier
 from worlds import needs_eager
@@ -68,16 +68,6 @@ import tensorflow as tf
 [cpu] = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 """
-
-
-def free_ports(number):
-    sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def lines_of(code, **environ):

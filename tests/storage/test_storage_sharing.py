@@ -142,12 +142,9 @@ def test_two_servers_share_a_path_and_sessions_of_one_share_its_table(tmp_path):
 
 
 CLUSTER = """
-    import socket
-    def free_port():
-        with socket.socket() as s:
-            s.bind(("localhost", 0))
-            return s.getsockname()[1]
-    cluster = tf.train.ClusterSpec({"ps": [f"localhost:{free_port()}" for _ in range(2)], "worker": [f"localhost:{free_port()}"]})
+    from ports import free_ports
+    first, second, third = (f"localhost:{port}" for port in free_ports(3))
+    cluster = tf.train.ClusterSpec({"ps": [first, second], "worker": [third]})
     parameter_servers = [tf.distribute.Server(cluster, "ps", i) for i in range(2)]
     worker = tf.distribute.Server(cluster, "worker", 0)
     models = []

@@ -1,11 +1,11 @@
 """Training embedding variables with TensorFlow's optimizers: gradients, parameter servers, filters, expiry, meta graphs, control flow."""
 
 import json
-import socket
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from ports import free_ports
 from variable_util import initialized_session
 from variable_util import make
 from variable_util import sparse
@@ -84,7 +84,7 @@ def test_the_summed_gradient_is_not_computed_for_an_optimizer_that_takes_it_unch
 
 
 def test_parameter_servers(tmp_path):
-    ports = [_free_port() for _ in range(3)]
+    ports = free_ports(3)
     cluster = tf.train.ClusterSpec(
         {"ps": [f"localhost:{p}" for p in ports[:2]], "worker": [f"localhost:{ports[2]}"]}
     )
@@ -123,12 +123,6 @@ def test_parameter_servers(tmp_path):
                 outs = session.run(same)
         for routed, fused in zip(outs[::2], outs[1::2]):
             np.testing.assert_array_equal(routed, fused)
-
-
-def _free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
 
 
 def test_two_optimizers_in_one_graph_and_two_on_one_variable(graph):
