@@ -57,14 +57,37 @@ Status HbmTable::Forget(Span<const int64_t> keys) {
   return broken();
 }
 
-// REQUIRES: the gate is closed, and no row has changed since all were handed down
+// A row that had changed in HBM is below again. REQUIRES: the gate is closed, and no row has changed since all were handed down
 Status HbmTable::ForgetDropped() {
   if (!drops_) return OkStatus();
-  const std::vector<int64_t> gone = below_->TakeGone();
+  const std::vector<int64_t> dropped = below_->TakeGone();
+  if (dropped.empty()) return broken();
+  std::vector<int32_t> tiers(dropped.size());
+  const bool known = below_->LookupTier(dropped, tiers.data()).ok();
+  std::vector<int64_t> gone, back;
+  for (size_t i = 0; i < dropped.size(); ++i) (known && tiers[i] >= 0 ? back : gone).push_back(dropped[i]);
+  below_->TakeBackDropped(back);
   Status forgotten = Forget(gone);
   for (int tries = 1; tries < kTries && !forgotten.ok(); ++tries) forgotten = Forget(gone);
   if (!forgotten.ok()) Break(forgotten);
   return broken();
+}
+
+void HbmTable::SettleDropped() {
+  if (!drops_ || !below_->AnyGone() || !Check().ok()) return;
+  const Alone alone(this);
+  MutexLock turn(turn_);
+  if (HandDownAll().ok()) (void)ForgetDropped();  // else the next operation tries again
+}
+
+std::vector<int64_t> HbmTable::PopDropped() {
+  SettleDropped();
+  return below_->PopDropped();
+}
+
+Result<Rows> HbmTable::PopDroppedRows() {
+  SettleDropped();
+  return below_->PopDroppedRows();
 }
 
 Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {

@@ -178,7 +178,7 @@ Status DevicePlan::State::UpdateFiltered(std::vector<Filtered> updates, std::vec
     std::vector<Filtered> together, later;
     for (Filtered& one : updates) {
       HbmTable* const table = one.member->output->table();
-      table->AwaitSnapshot();
+      table->AwaitGate();
       (tables.insert(table).second ? together : later).push_back(std::move(one));
     }
     const Status status = UpdateFilteredTogether(together, remaining);

@@ -32,7 +32,7 @@ GroupFind::GroupFind(std::vector<MemberOutput*> outputs, bool training)
 
 bool GroupFind::EnterGates() {
   for (const Member& member : members_) {
-    if (member.output->keys().n > 0) member.output->table()->AwaitSnapshot();
+    if (member.output->keys().n > 0) member.output->table()->AwaitGate();
   }
   for (const Member& member : members_) {
     if (member.output->keys().n == 0) continue;

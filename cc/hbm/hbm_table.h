@@ -49,7 +49,8 @@
 //   3. The table below trains the new keys. It refuses and drops rows by the order of use that it knows.
 //   4. The rows of the keys that it has dropped leave HBM.
 // If step 2 or 3 fails, for example because a file cannot be read, the apply returns the error, and the other keys were
-// trained.
+// trained. Rows that come up may have others dropped, too. The next operation hands all down before it begins, so that dropped
+// rows that had changed in HBM are back below; the other dropped rows leave HBM.
 //
 // Operations with device memory (device_operations.h) have the same parts, on a thread of the engine. The operation of a
 // training lookup goes on until its update:
@@ -167,9 +168,9 @@ class HbmTable final : public EmbeddingTable {
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
   Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows, Executor* executor) override;
-  std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
+  std::vector<int64_t> PopDropped() override;
   UpdateCounts LastUpdate() const override { return UpdateCounts{last_refused_, last_dropped_}; }
-  Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
+  Result<Rows> PopDroppedRows() override;
   Result<std::vector<int64_t>> RemovedSince(int64_t version) override;
   int64_t TotalCount() const override {
     AwaitSettled();
@@ -198,9 +199,12 @@ class HbmTable final : public EmbeddingTable {
   // number: of the operation if it has one already, else 0.
   Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
   class Turns;
-  // For a group of tables (group_find.h). AwaitSnapshot: before the gate (Inside). TryEnter: null if the gate is closed or the
+  // For a group of tables (group_find.h). AwaitGate: before the gate (Inside). TryEnter: null if the gate is closed or the
   // table does not work.
-  void AwaitSnapshot() const { below_->AwaitSnapshot(); }
+  void AwaitGate() {
+    SettleDropped();
+    below_->AwaitSnapshot();
+  }
   std::unique_ptr<MaybeInsideGate> TryEnter();
   std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_, options().name); }
   // view: gets the memory of the table. REQUIRES: the caller is inside the gate
@@ -287,6 +291,8 @@ class HbmTable final : public EmbeddingTable {
   Status Forget(Span<const int64_t> keys) MT_REQUIRES(turn_);
   // The rows of the keys that the table below has dropped leave HBM.
   Status ForgetDropped() MT_REQUIRES(turn_);
+  // If it has dropped any.
+  void SettleDropped();
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   DeviceMemory memory() const { return queue_->MemoryOf(source_); }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;

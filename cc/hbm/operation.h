@@ -150,7 +150,7 @@ class HbmTable::Inside {
 
  private:
   static Gate* Awaited(HbmTable* table) {
-    table->below_->AwaitSnapshot();
+    table->AwaitGate();
     return &table->gate_;
   }
   const InsideGate gate_;

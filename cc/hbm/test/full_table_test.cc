@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "cc/hbm/hbm_above.h"
@@ -130,6 +131,55 @@ TEST(FullTable, AnUpdateTrainsEveryKeyOnceAndKeepsTheWarmest) {
       }
     }
   }
+}
+
+// A row that comes up takes a place of DRAM below. Where another shard is over its share, that costs its coldest row.
+TEST(FullTable, RowsThatLookupsDropAreGoneFromHbmAndThoseThatHadChangedAreBack) {
+  int64_t dropped_by_others = 0;
+  for (const uint64_t seed : {9, 14}) {
+    const bool grows = seed % 2 == 0;
+    TableOptions options = Dropping({8, 8}, false, Score::kStep);
+    options.num_shards = 4;
+    auto table = WithHbm(options, NewEmulatedDevice(), grows ? 64 : 10, grows);
+    std::mt19937_64 random(seed);
+    std::map<int64_t, int64_t> counts;  // updates of the rows that are there
+    for (int64_t step = 1; step <= 200; ++step) {
+      std::set<int64_t> keys;
+      for (uint64_t i = 0; i <= random() % 3; ++i) keys.insert(static_cast<int64_t>(random() % 40));
+      const uint64_t what = random() % 6;
+      if (what < 1) {
+        Training training = Sgd({keys.begin(), keys.end()}, 1.0f, kDim);
+        training.step = step;
+        MT_ASSERT_OK(training.Run(table.get()));
+        for (const int64_t key : keys) ++counts[key];
+      } else if (what == 1) {
+        const int64_t key = *keys.begin();
+        MT_ASSERT_OK(table->Remove(std::vector<int64_t>{key}, nullptr));
+        counts.erase(key);
+      } else if (what == 2) {
+        MT_ASSERT_OK(step % 2 == 0 ? table->Drain() : table->Export(false).status());
+      } else {
+        LookupAll(table.get(), {keys.begin(), keys.end()});
+      }
+      for (const int64_t key : table->PopDropped()) {
+        dropped_by_others += what >= 1;
+        ASSERT_EQ(TierOf(table.get(), {key})[0], -1) << "key " << key << ", step " << step;
+        counts.erase(key);
+      }
+      ASSERT_EQ(table->TotalCount(), static_cast<int64_t>(counts.size())) << "step " << step;
+      std::vector<int64_t> there, expected;
+      for (const auto& [key, count] : counts) {
+        there.push_back(key);
+        expected.push_back(count);
+      }
+      std::vector<int64_t> found(there.size());
+      MT_ASSERT_OK(table->Frequency(there, found.data()));
+      ASSERT_EQ(found, expected) << "step " << step;
+      if (seed % 3 != 0) MT_ASSERT_OK(table->Export(false).status());  // nothing has changed then
+    }
+    EXPECT_EQ(table->Export(true)->keys.size(), counts.size());
+  }
+  EXPECT_GT(dropped_by_others, 0);
 }
 
 // The lookup's plan is of rows that another update drops.

@@ -86,6 +86,8 @@ class HostTable final : public TableBelow {
   NotedApply NoteApply(int64_t global_step) override;
   void NoteRemoved(Span<const int64_t> keys) override;
   std::vector<int64_t> TakeGone() override;
+  bool AnyGone() const override { return demoter_.dropped().any_gone(); }
+  void TakeBackDropped(Span<const int64_t> keys) override { demoter_.dropped().TakeBack(keys); }
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) override;
   void AwaitSnapshot() const override { snapshot_.Await(); }
 

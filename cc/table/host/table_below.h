@@ -39,6 +39,9 @@ class TableBelow : public EmbeddingTable {
   virtual void NoteRemoved(Span<const int64_t> keys) = 0;
   // Keys whose rows this table has dropped (drop_coldest) since the last call. Demotes what is beyond the budgets first.
   virtual std::vector<int64_t> TakeGone() = 0;
+  virtual bool AnyGone() const = 0;
+  // The table above has put rows of these keys back: PopDropped does not give them.
+  virtual void TakeBackDropped(Span<const int64_t> keys) = 0;
   // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
   // nothing with any other filter. counts: [keys]
   virtual void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) = 0;

@@ -14,11 +14,13 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "cc/base/mutex.h"
 #include "cc/base/new_array.h"
+#include "cc/base/span.h"
 #include "cc/options/options.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/value_column.h"
@@ -90,6 +92,25 @@ class DroppedRows {
       AppendRow(layout, /*all_columns=*/true, row.key, row.frequency, row.version, data.data(), &rows);
     }
     return rows;
+  }
+  // They are back: not to be popped any more.
+  void TakeBack(Span<const int64_t> keys) {
+    const std::unordered_set<int64_t> back(keys.begin(), keys.end());
+    MutexLock lock(mutex_);
+    keys_.erase(std::remove_if(keys_.begin(), keys_.end(), [&](int64_t key) { return back.count(key) > 0; }), keys_.end());
+    std::deque<Row> rows;
+    for (Row& row : rows_) {
+      if (back.count(row.key) == 0) {
+        rows.push_back(std::move(row));
+      } else {
+        bytes_ -= BytesOf(row);
+      }
+    }
+    rows_ = std::move(rows);
+  }
+  bool any_gone() const {
+    MutexLock lock(mutex_);
+    return !gone_.empty();
   }
   // What a table above must forget: all keys since the last call. See TableBelow.
   std::vector<int64_t> TakeGone() {
