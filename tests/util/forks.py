@@ -120,7 +120,8 @@ class Program:
 
     def send_signal(self, number):
         if self.returncode is None:  # else the number may be another process's
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and `wait` has not asked
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
