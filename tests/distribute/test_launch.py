@@ -39,6 +39,10 @@ with open(f"{sys.argv[1]}/{job}{index}", "a") as file:
     file.write(".")
 again = starts(f"{job}{index}") > 1
 
+def write(left):  # a process that is stopped for a moment writes a part
+    while left:
+        left = left[os.write(1, left) :]
+
 def wait():
     os.write(1, f"pid {os.getpid()}\\n".encode())
     while True:
@@ -304,7 +308,7 @@ def test_a_line_is_whole_however_it_is_written_and_a_long_one_comes_in_pieces(la
     code = """
 for part in ("a", "b\\n", "c"):
     os.write(1, part.encode())
-os.write(1, b"z" * 200_000)
+write(b"z" * 200_000)
 """
     status, output, _ = done(launcher(code, "--workers=1"))
     assert status == 0 and output[0] == "[worker 0] ab"
@@ -315,7 +319,7 @@ os.write(1, b"z" * 200_000)
 @pytest.mark.parametrize("waits", [True, False])
 def test_no_byte_is_lost_to_a_signal_while_the_reader_is_slow(launcher, waits):
     command = ("-c", f"import os; os.set_blocking(1, {waits}); {ALONE}")
-    launched = launcher('os.write(1, b"z" * 200_000)', "--workers=1", command=command)
+    launched = launcher('write(b"z" * 200_000)', "--workers=1", command=command)
     full, there = fcntl.fcntl(launched.stdout, fcntl.F_GETPIPE_SZ), b"\0" * 4
     while int.from_bytes(there, sys.byteorder) < full:
         there = fcntl.ioctl(launched.stdout, termios.FIONREAD, there)
