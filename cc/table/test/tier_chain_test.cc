@@ -430,13 +430,14 @@ TEST(TierChain, TheNextDemotionRepeatsARefusedRemovalFirst) {
   auto lower = std::make_shared<RelocatingTier>(3);
   auto table = MakeTable(TieredOptions(4, 2, lower));
   MT_ASSERT_OK(Sgd(Range(0, 6), 1.0f, 4).Run(table.get()));
-  lower->FailRemove(1, ResourceExhaustedError("disk full"));
+  lower->FailRemove(1, ResourceExhaustedError("disk full"), 1 << 30);
   int64_t removed = 0;
   MT_ASSERT_OK(table->Remove(std::vector<int64_t>{0}, &removed));
   EXPECT_EQ(removed, 1);
   EXPECT_EQ(table->Stats().sticky_error.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(table->TotalCount(), 5);
   EXPECT_EQ(lower->RecoverableKeys().count(0), 1u);
+  lower->FailRemove(1, OkStatus(), 0);
   MT_ASSERT_OK(table->Drain());
   EXPECT_EQ(lower->RecoverableKeys().count(0), 0u);
   ExpectTiersInOrder(table.get());
