@@ -4,7 +4,6 @@ import glob
 import json
 import os
 import shutil
-import types
 
 import keras
 import numpy as np
@@ -14,7 +13,6 @@ import tensorflow as tf
 import tf_multitier
 from cluster_util import launch
 from tf_multitier._src.processes import world as worlds
-from tf_multitier.distribute import saving
 
 # Two variables with frequencies and the slots of Adam, a dense one, and 5 steps on other ids in each process.
 FRONT_ENDS = """
@@ -399,24 +397,6 @@ def test_a_checkpoint_of_a_world_is_restored_by_worlds_of_other_sizes_and_by_one
     assert _rows(path) == first
     assert _files(directory) == {"checkpoint", "ckpt-102", "ckpt-201"}
     assert _rows(str(directory / "ckpt-201")) == first
-
-
-def test_a_process_writes_nothing_into_the_folder_that_rank_0_removes(tmp_path):
-    world = types.SimpleNamespace(rank=1, size=2, timeout=0.01)
-    with saving.Together(world, str(tmp_path), 1, "a save") as together:
-        together.done()
-        said = [(path.name, path.read_bytes()) for path in tmp_path.iterdir()]
-        shutil.rmtree(tmp_path)
-        tmp_path.mkdir()
-    assert [name for name, _ in said] == ["rank-1.json"] and not list(tmp_path.iterdir())
-
-
-def test_a_process_is_told_that_the_folder_of_its_save_is_gone(tmp_path):
-    world = types.SimpleNamespace(rank=1, size=2, timeout=60)
-    with pytest.raises(tf.errors.AbortedError, match="a save: expected '.*' until the save ends"):
-        with saving.Together(world, str(tmp_path / "folder"), 1, "a save") as together:
-            shutil.rmtree(tmp_path / "folder")
-            together.done()
 
 
 # `fit` of a model of Keras, which is saved every 3 of 8 batches and at the end, then of a model that is restored.
