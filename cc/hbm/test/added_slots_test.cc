@@ -282,14 +282,19 @@ TEST(AddedSlots, RowsThatTheTableBelowDropsLeaveHbm) {
     options.score = Score::kStep;
     options.drop_coldest = true;
     const auto device = NewEmulatedDevice();
-    Both both(options, options, [&](TableOptions made) { return WithHbm(std::move(made), Budget::Rows(kKeys), device); });
+    Both both(options, options, [&](TableOptions made) {
+      made.is_below = true;
+      return WithHbm(std::move(made), Budget::Rows(kKeys), device);
+    });
     const auto train = [&](std::vector<int64_t> keys, int64_t step) {
       Training training = Sgd(std::move(keys), 1.0f, kDim);
       training.step = step;
       both.Run(training);
     };
     for (int64_t key = 0; key < kKeys; ++key) train({key}, 1 + key);
+    LookupAll(both.table.get(), Range(0, kKeys));
     train({1, 3}, 100);  // in HBM alone
+    EXPECT_EQ(both.InHbm(), kKeys);
     if (!has_memory_for_both) device->SetMemory(device->used_bytes() + 100);
     both.Add("adagrad");
     device->SetMemory(64 << 20);
