@@ -11,6 +11,7 @@ import socket
 import numpy as np
 import pytest
 import tensorflow as tf
+from ports import free_ports
 
 import tf_multitier
 
@@ -34,16 +35,17 @@ DIMS = (8, 3, 16, 5, 4, 1, 16, 4, 2, 4, 4, 2)
 
 @pytest.fixture(scope="module")
 def cluster():
-    held = [socket.socket() for _ in range(4)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(4)]
     cluster = {"ps": addresses[:3], "worker": addresses[3:]}
     servers = [tf.distribute.Server(cluster, "ps", i, start=True) for i in range(3)]
     servers.append(tf.distribute.Server(cluster, "worker", 0, start=True))
     return cluster, servers
+
+
+def test_a_port_of_a_test_is_no_other_programs():
+    [port] = free_ports(1)
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", port))
 
 
 @contextlib.contextmanager

@@ -2,13 +2,17 @@
 
 import socket
 
+_HELD = []
+
 
 def free_ports(number):
-    """Different ports that are free. One looked for after another was given back may be the same."""
+    """Ports that no other program gets from the system until this process ends, as tf_multitier.launch holds its own.
+
+    TensorFlow's servers can bind them: their sockets, too, may reuse addresses.
+    """
     sockets = [socket.socket() for _ in range(number)]
     for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("", 0))
+    _HELD.extend(sockets)
+    return [one.getsockname()[1] for one in sockets]
