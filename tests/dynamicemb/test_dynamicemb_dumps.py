@@ -415,22 +415,26 @@ def test_what_has_files_is_overwritten_only_if_asked_and_only_its_tables(tmp_pat
 
 def test_a_dump_while_a_thread_trains_is_of_one_moment(tmp_path):
     """Each step trains every key of both tables, so all rows of a moment have one score and one number of updates."""
-    model, keys, ended = make(optimizer=KIND.EXACT_ADAGRAD), np.arange(900), threading.Event()
+    model, keys = make(optimizer=KIND.EXACT_ADAGRAD), np.arange(900)
+    moments, trained, ended = [], threading.Event(), threading.Event()
     train(model, keys)
 
     def work():
         while not ended.is_set():
             train(model, keys)
+            trained.set()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
         for i in range(4):
             de.DynamicEmbDump(tmp_path / str(i), model, optim=True)
+            for _ in range(2):  # of two steps that end now, the second began after the dump
+                trained.clear()
+                assert trained.wait(60)
     finally:
         ended.set()
         thread.join()
-    moments = []
     for i in range(4):
         scores = {s for n in DIMS for s in read(tmp_path / str(i), n, "emb_scores", np.int64)}
         assert len(scores) == 1 and len(read(tmp_path / str(i), "a", "emb_keys", np.int64)) == 900
