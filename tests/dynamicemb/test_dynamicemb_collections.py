@@ -322,6 +322,12 @@ def test_a_layer_takes_a_keyed_jagged_tensor_and_no_tensor():
         TypeError, match="inputs: expected a dict from features .*found KerasTensor"
     ):
         layer(keras.Input([3], dtype="int64"))
+    for args, its, found in (
+        ((True,), {"training": False}, "multiple values"),
+        ((1, 2), {}, "too many"),
+    ):
+        with pytest.raises(TypeError, match=found):
+            layer(ids, *args, **its)
 
 
 @pytest.mark.parametrize("call", [de.pop_evicted_keys, de.get_score, lambda m: de.set_score(m, 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import inspect
 import typing
 
 import keras
@@ -145,8 +146,7 @@ class DynamicEmbedding(RowsLayer):
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         """As layers of Keras are called. Keras takes a KeyedJaggedTensor only by the name of the argument."""
         if args and isinstance(args[0], KeyedJaggedTensor):
-            kwargs.update(zip(("inputs", "training"), args, strict=False))
-            args = ()
+            args, kwargs = (), inspect.signature(self.call).bind(*args, **kwargs).arguments
         return super().__call__(*args, **kwargs)
 
     def build(self, input_shape: typing.Any = None) -> None:
