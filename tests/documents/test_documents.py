@@ -46,6 +46,11 @@ def broken_links(path, text, exists=os.path.exists, read=read):
     return found
 
 
+def test_the_site_has_all_documents():
+    with open(os.path.join(ROOT, "mkdocs.yml"), encoding="utf-8") as file:
+        assert sorted(re.findall(r": (\S+\.md)$", file.read(), re.MULTILINE)) == documents()
+
+
 @pytest.mark.parametrize("path", documents())
 def test_links_of_a_document_lead_somewhere(path):
     assert broken_links(path, read(path)) == []
