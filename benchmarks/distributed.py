@@ -284,7 +284,12 @@ def namespace():
 def results(system, *more):
     """What a run prints. more: flags of its processes."""
     command = ["unshare", "-rn", sys.executable, *sys.argv, f"--system={system}", *more]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(
+            f"{' '.join(command)}: expected exit status 0, found {done.returncode}: it needs `unshare -rn`, a network namespace of its own"
+        )
+    found = done.stdout
     return [json.loads(line) for line in found.splitlines() if line.startswith("{")]
 
 

@@ -18,5 +18,5 @@ def test_ranks_that_are_killed_or_stopped_end_the_others_and_all_go_on_from_the_
         [*stopped, draw.randint(1, 3), draw.uniform(0, 0.1), int(signal.SIGSTOP)],
     ]
     print("seed", seed, ends)
-    begun, waited, _ = killed_worlds.check(tmp_path, ends)
+    begun, waited, _ = killed_worlds.check(tmp_path, ends, late=45)  # a busy machine
     assert begun[2] > 0 and waited[0][0][1] == "0"
