@@ -115,13 +115,13 @@ _OVER_HBM = {
     "test_storage_sharing.py": "",
 }
 
-# The front ends: tables of dynamicemb and embeddings of one_embedding, which are in HBM there (hbm_plugin.py). Left out: values of
-# 16 bits and weight decay, which HBM refuses, and a test of other tiers.
+# The front ends: tables of dynamicemb and embeddings of one_embedding, which are in HBM there (hbm_plugin.py). Left out: weight
+# decay, which HBM refuses, and a test of other tiers.
 _FRONT_ENDS_OVER_HBM = {
     "test_dynamicemb_collections.py": "",
-    "test_dynamicemb_dumps.py": "not BF16",
+    "test_dynamicemb_dumps.py": "",
     "test_dynamicemb_training.py": "not every_storage",
-    "test_one_embedding_tables.py": "not dtype1 and not dtype2",
+    "test_one_embedding_tables.py": "",
     "test_one_embedding_training.py": "not settings4",
 }
 
