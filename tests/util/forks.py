@@ -242,6 +242,8 @@ def _run(arguments, environ, folder):
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)
+    if environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(line_buffering=True)
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:2] = [path for path in paths if path]
     sys.orig_argv = [sys.executable, *arguments]
