@@ -216,8 +216,7 @@ class _Bridge:
 
     def __init__(self, cls):
         self._cls = cls
-        self._lock = threading.Lock()
-        self._stores = {}  # number: instance
+        self._stores = {}  # number: instance; its operations are atomic
         self._numbers = itertools.count(1)
         self._failing = set()  # numbers of those whose last insert failed
         self._known = {}  # (num_columns, row_bytes, dtype): _Rows
@@ -255,9 +254,8 @@ class _Bridge:
         store = self._cls.__new__(self._cls)
         store.table = table.decode(errors="surrogateescape")
         store.__init__()
-        with self._lock:
-            number = next(self._numbers)
-            self._stores[number] = store
+        number = next(self._numbers)
+        self._stores[number] = store
         return number
 
     def _find(self, number, keys, n, layout, found, rows):
@@ -305,9 +303,8 @@ class _Bridge:
         self._stores[number].flush()
 
     def _close(self, number):
-        with self._lock:
-            self._stores.pop(number, None)
-            self._failing.discard(number)
+        self._stores.pop(number, None)
+        self._failing.discard(number)
 
     def _unlocked(self, _, work, argument):
         work(argument)  # ctypes releases the GIL
