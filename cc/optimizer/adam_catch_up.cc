@@ -40,10 +40,10 @@ MT_ALWAYS_INLINE void MoveAll(const Batch& batch) {
 #pragma GCC ivdep
 #pragma GCC unroll 1
     for (int d = 0; d < dim; ++d) {
-      const float root = std::sqrt(v[d]), inverse = 1.0f / (root + epsilon), u = root * inverse;
+      const float root = std::sqrt(v[d]), inverse = 1.0f / (root + epsilon), t = 2.0f * (root * inverse) - 1.0f;
       float sum = missed.terms[kTerms - 1];
-#pragma GCC unroll 8
-      for (int j = kTerms - 2; j >= 0; --j) sum = sum * u + missed.terms[j];
+#pragma GCC unroll 16
+      for (int j = kTerms - 2; j >= 0; --j) sum = sum * t + missed.terms[j];
       StoreValue(LoadValue(value[d]) - (m[d] * inverse) * sum, &value[d]);
       m[d] *= missed.m_factor;
       v[d] *= missed.v_factor;
@@ -61,6 +61,7 @@ MT_ALWAYS_INLINE void MoveAllOfType(const Batch& batch) {
 
 MT_ALWAYS_INLINE void Move(const Batch& batch) {
   if (batch.catch_up.terms() == 4) return MoveAllOfType<4>(batch);
+  if (batch.catch_up.terms() == 6) return MoveAllOfType<6>(batch);
   MoveAllOfType<CatchUp::kMostTerms>(batch);
 }
 

@@ -1,40 +1,76 @@
 #include "cc/optimizer/catch_up.h"
 
+#include <array>
 #include <cmath>
+#include <iterator>
 
 namespace multitier {
 namespace {
 
 constexpr double kSmallest = 1e-6;   // a factor that ends the sum over steps
-constexpr double kExact = 1e-7;      // of four terms
-constexpr double kMostError = 1e-6;  // of eight
+constexpr double kMostError = 1e-6;  // of the terms that are left out
+constexpr int kTerms[] = {4, 6, CatchUp::kMostTerms};
 constexpr size_t kAdamHyper = 6;     // hyperparameters of Adam
 constexpr size_t kMostSteps = 4096;  // K
 
-// The sum over steps: how many it has, and the part of it that a series of four and of eight terms leaves out, at most (u = 1).
+// A step of the sum: beta1^k, and the series of 1 / (1 - u * (1 - s^2)).
+struct Step {
+  double factor = 1, s = 1;
+  void Next(double beta1, double root_of_q) {
+    factor *= beta1;
+    s *= root_of_q;
+  }
+  double ratio() const { return (1 - s) / (1 + s); }
+};
+
+// The sum over steps: how many it has, and how many terms are within kMostError of it. No terms: none of kTerms is.
 struct Sum {
   size_t steps = 0;
-  double rest_of_4 = 0, rest_of_8 = 0;
+  int terms = 0;
 };
 
 Sum SumOf(double beta1, double beta2) {
+  const double q = std::sqrt(beta2), root_of_q = std::sqrt(q);
+  if (beta1 == 0) return {0, kTerms[0]};
+  if (beta1 >= q) return {};
   Sum found;
-  const double q = std::sqrt(beta2);
-  if (beta1 == 0) return found;
-  if (beta1 >= q) return {kMostSteps + 1, 1, 1};
-  const double ratio = beta1 / q;
-  double whole = 0, factor = 1, decay = 1;
-  while (factor >= kSmallest && found.steps <= kMostSteps) {
-    ++found.steps;
-    factor *= ratio;
-    decay *= q;
-    const double y4 = std::pow(1 - decay, 4);
-    whole += factor;
-    found.rest_of_4 += factor * y4;
-    found.rest_of_8 += factor * y4 * y4;
+  double whole = 0, rest[std::size(kTerms)] = {};
+  Step step;
+  for (double left = 1; left >= kSmallest; left *= beta1 / q) {
+    if (++found.steps > kMostSteps) return {};
+    step.Next(beta1, root_of_q);
+    whole += step.factor;
+    for (size_t i = 0; i < std::size(kTerms); ++i) {
+      rest[i] += step.factor * 2 / step.s * std::pow(step.ratio(), kTerms[i]) / (1 - step.ratio());
+    }
   }
-  found.rest_of_4 /= whole;
-  found.rest_of_8 /= whole;
+  for (size_t i = 0; i < std::size(kTerms); ++i) {
+    if (rest[i] <= kMostError * whole) return {found.steps, kTerms[i]};
+  }
+  return {};
+}
+
+// A polynomial of t.
+using Polynomial = std::array<double, CatchUp::kMostTerms>;
+
+std::array<Polynomial, CatchUp::kMostTerms> ChebyshevPolynomials() {
+  std::array<Polynomial, CatchUp::kMostTerms> found = {};
+  found[0][0] = found[1][1] = 1;
+  for (size_t j = 2; j < found.size(); ++j) {
+    for (size_t i = 0; i <= j; ++i) found[j][i] = (i > 0 ? 2 * found[j - 1][i - 1] : 0) - found[j - 2][i];
+  }
+  return found;
+}
+
+// The series of a step in powers of t, times its factor.
+Polynomial SeriesOf(const Step& step, size_t terms) {
+  static const auto polynomials = ChebyshevPolynomials();
+  Polynomial found = {};
+  double coefficient = step.factor / step.s;
+  for (size_t j = 0; j < terms; ++j) {
+    for (size_t i = 0; i <= j; ++i) found[i] += coefficient * polynomials[j][i];
+    coefficient *= j == 0 ? 2 * step.ratio() : step.ratio();
+  }
   return found;
 }
 
@@ -42,9 +78,9 @@ Sum SumOf(double beta1, double beta2) {
 
 Status CatchUp::Check(float beta1, float beta2) {
   const Sum sum = SumOf(beta1, beta2);
-  if (sum.steps <= kMostSteps && sum.rest_of_8 <= kMostError) return OkStatus();
+  if (sum.terms > 0) return OkStatus();
   return InvalidArgumentError("catch_up: expected a beta_2 nearer to 1, found beta_1 ", beta1, " and beta_2 ", beta2,
-                              ": take 0.9 and 0.99, or 0.99 and 0.999, or a beta_2 nearer to 1, or no catch_up");
+                              ": take 0.9 and 0.95, or 0.99 and 0.999, or a beta_2 nearer to 1, or no catch_up");
 }
 
 CatchUp::CatchUp(Span<const float> hyper, int64_t step)
@@ -52,21 +88,21 @@ CatchUp::CatchUp(Span<const float> hyper, int64_t step)
   const float beta1 = hyper[1], beta2 = hyper[2];
   const Sum sum = SumOf(beta1, beta2);
   if (!rates_.empty()) last_rate_ = rates_[rates_.size() - 1];
-  if (sum.rest_of_4 > kExact) terms_ = kMostTerms;
+  terms_ = sum.terms;
+  const auto terms = static_cast<size_t>(terms_);
   steps_ = sum.steps;
   stride_ = (steps_ + kLanes - 1) / kLanes * kLanes;
-  factors_.resize(stride_ * kMostTerms);
-  sums_.resize((steps_ + 1) * kMostTerms);
-  const double q = std::sqrt(static_cast<double>(beta2));
-  double sums[kMostTerms] = {}, power = 1, decay = 1;
+  factors_.resize(stride_ * terms);
+  sums_.resize((steps_ + 1) * terms);
+  const double root_of_q = std::sqrt(std::sqrt(static_cast<double>(beta2)));
+  Polynomial sums = {};
+  Step now;
   for (size_t k = 0; k < steps_; ++k) {
-    power *= beta1;
-    decay *= q;
-    double factor = power;
-    for (size_t j = 0; j < kMostTerms; ++j) {
-      factors_[j * stride_ + k] = static_cast<float>(factor);
-      sums_[(k + 1) * kMostTerms + j] = static_cast<float>(sums[j] += factor);
-      factor *= 1 - decay;
+    now.Next(beta1, root_of_q);
+    const Polynomial series = SeriesOf(now, terms);
+    for (size_t j = 0; j < terms; ++j) {
+      factors_[j * stride_ + k] = static_cast<float>(series[j]);
+      sums_[(k + 1) * terms + j] = static_cast<float>(sums[j] += series[j]);
     }
   }
   SetPowers(beta1, &beta1_);

@@ -4,16 +4,18 @@
 //
 //   alpha(k) * m * beta1^k / (sqrt(v) * q^k + epsilon),   q = sqrt(beta2)
 //
-// With u = sqrt(v) / (sqrt(v) + epsilon) and y(k) = 1 - q^k the denominator is (sqrt(v) + epsilon) * (1 - u * y(k)). So the sum
-// of the moves of n steps is a power series in u, and its coefficients are of the row's version, not of its elements:
+// With u = sqrt(v) / (sqrt(v) + epsilon) and s = q^(k/2) the denominator is (sqrt(v) + epsilon) * (1 - u * (1 - s^2)). Its
+// inverse is a Chebyshev series in t = 2u - 1, whose coefficients are of the row's version, not of its elements:
 //
-//   m / (sqrt(v) + epsilon) * (T(0) + T(1) u + T(2) u^2 + ...),   T(j) = sum over k = 1 .. n of alpha(k) * beta1^k * y(k)^j
+//   1 / (1 - u * (1 - s^2)) = 1/s + sum over j of 2/s * r^j * T_j(t),   r = (1 - s) / (1 + s)
 //
-// Both sums are bounded. (beta1 / q)^k ends that over k: it is below 1e-6 after 133 steps for betas of 0.9 and 0.999. There
-// y(k) is so small on average that four terms are exact to 1e-8; betas that need more than eight to be within 1e-6 are refused.
+// Summed over k with alpha(k) * beta1^k and written in powers of t it is what moves a row: m / (sqrt(v) + epsilon) * (C(0) +
+// C(1) t + C(2) t^2 + ...). Both sums are bounded. (beta1 / q)^k ends that over k: it is below 1e-6 after 133 steps for betas
+// of 0.9 and 0.999. There r is so small on average that four terms are exact to 1e-9; 0.9 and 0.98 need six, 0.9 and 0.95
+// sixteen; betas that need more to be within 1e-6 are refused.
 //
 // alpha of each step is given as `rates`. Cost of a row: one square root, one division and a polynomial for each element, and
-// T. Where the rate of all missed steps is the last of `rates`, T is read from sums that are made once an update (a few
+// C. Where the rate of all missed steps is the last of `rates`, C is read from sums that are made once an update (a few
 // microseconds). Otherwise it is a dot product of at most K rates for each term.
 //
 // Immutable. Thread-safe.
@@ -41,9 +43,9 @@ bool CatchesUp(const UpdateRule& rule);
 
 class CatchUp {
  public:
-  static constexpr int kMostTerms = 8;
+  static constexpr int kMostTerms = 16;
 
-  // InvalidArgument if the betas are those of another series than the one above.
+  // InvalidArgument if the betas need more terms than that.
   static Status Check(float beta1, float beta2);
 
   // hyper: of the rule, and then the rates: alpha of the steps 0, 1, ...; the last is that of later steps, too. Must outlive
@@ -51,7 +53,7 @@ class CatchUp {
   CatchUp(Span<const float> hyper, int64_t step);
 
   struct Missed {
-    float terms[kMostTerms];   // T
+    float terms[kMostTerms];   // C
     float m_factor, v_factor;  // beta1^n, beta2^n
   };
   // What a row of this version missed. False, and nothing is written, if it missed no step.
@@ -63,7 +65,7 @@ class CatchUp {
   // MoveRows compiled for that ISA. REQUIRES: isa <= BestIsa(). For tests.
   void MoveRowsOn(Isa isa, const UpdateBatch& batch, const int64_t* versions) const;
 
-  int terms() const { return terms_; }  // 4 or 8
+  int terms() const { return terms_; }  // 4, 6 or 16
 
  private:
   static constexpr int kDigits = 4, kBits = 6;  // of a number of steps below 2^24; the moments of more are 0
@@ -88,8 +90,8 @@ class CatchUp {
   int terms_ = 4;
   size_t steps_ = 0;            // K: after these nothing moves
   size_t stride_ = 0;           // K, rounded up to lanes
-  std::vector<float> factors_;  // [kMostTerms][stride] beta1^k y(k)^j, then zeros
-  std::vector<float> sums_;     // [K + 1][kMostTerms] of the first k factors
+  std::vector<float> factors_;  // [terms][stride] what a step adds to C, for a rate of 1; then zeros
+  std::vector<float> sums_;     // [K + 1][terms] of the first k factors
   Powers beta1_, beta2_;
 };
 
@@ -121,8 +123,8 @@ MT_ALWAYS_INLINE bool CatchUp::Since(int64_t version, Missed* missed) const {
   size_t k = 0;
   for (; k + kLanes <= given; k += kLanes) Add(&rates_[first + k], k, kLanes, sums);
   if (k < given) Add(&rates_[first + k], k, given - k, sums);
-  const float* const all = &sums_[last * kMostTerms];
-  const float* const of_given = &sums_[given * kMostTerms];
+  const float* const all = &sums_[last * static_cast<size_t>(terms_)];
+  const float* const of_given = &sums_[given * static_cast<size_t>(terms_)];
   for (int j = 0; j < terms_; ++j) missed->terms[j] = Total(sums[j]) + last_rate_ * (all[j] - of_given[j]);
   missed->m_factor = Power(beta1_, n);
   missed->v_factor = Power(beta2_, n);
