@@ -134,6 +134,7 @@ def write_build_info(package, ops):
 
 def _place_program(folder):
     """Copies gpu_check."""
+    os.makedirs(folder, exist_ok=True)
     program = os.path.join(folder, "gpu_check")
     shutil.copyfile(os.path.join(_outputs(), "cc/hbm/check/gpu_check"), program + ".tmp")
     os.chmod(program + ".tmp", 0o755)

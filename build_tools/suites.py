@@ -99,7 +99,7 @@ _V1 = {
 # without HBM. test_storage.py has both for HBM.
 _OVER_HBM = {
     "test_saver.py": "",
-    "test_engine_group.py": "",
+    "test_engine_group.py": "not (joined_keys and 9000)",  # keys of more than 256 entries are summed in another order
     "test_group_lookup.py": "",
     "test_group_updates.py": "not adadelta",
     "test_group_columns.py": "",

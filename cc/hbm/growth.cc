@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/hbm/operation.h"
+#include "cc/hbm/pins.h"
 
 namespace multitier::hbm {
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/tensorflow/common/op_kernel.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
 
