@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import logging
 import threading
 import typing
 import weakref
@@ -37,7 +36,6 @@ __all__ = ["Storage", "check", "load", "register"]
 
 _VERSION = 1
 _ERROR_BYTES = 2048
-_LOG = logging.getLogger(__name__)
 
 
 class Storage:
@@ -52,7 +50,7 @@ class Storage:
 
     An exception fails the operation that needs the storage, which names class and method, and nothing has changed. So does a result
     of a wrong type or shape. `insert` stores all rows or none. An update that hands rows down has ended when `insert` fails: the rows
-    stay in memory, a warning with the error is logged at once, and operations that need room there fail until it works again. Any
+    stay in memory, the error is printed to stderr at once, and operations that need room there fail until it works again. Any
     thread may call any method, also several at once; of one key, `insert` and `erase` come one after the other. A method may not use
     the table whose storage it is.
 
@@ -218,7 +216,6 @@ class _Bridge:
         self._cls = cls
         self._stores = {}  # number: instance; its operations are atomic
         self._numbers = itertools.count(1)
-        self._failing = set()  # numbers of those whose last insert failed
         self._known = {}  # (num_columns, row_bytes, dtype): _Rows
         kept = {name: kind(self._guarded(name)) for name, kind in _FUNCTIONS.items()}
         self.functions = _Functions(_VERSION, None, *kept.values())
@@ -271,25 +268,8 @@ class _Bridge:
         asked.write(rows, values)
 
     def _insert(self, number, keys, n, layout, rows):
-        copied = self._rows(layout).read(rows, n)
-        store = self._stores[number]
-        try:
-            store.insert(_array(keys, np.int64, (n,)).copy(), copied)
-        except BaseException:
-            self._warn(number, store.table)
-            raise
-        self._failing.discard(number)
-
-    def _warn(self, number, table):
-        """Says once that `insert` fails: the operation that needs room next may be far away."""
-        if number in self._failing:
-            return
-        self._failing.add(number)
-        _LOG.warning(
-            "table '%s': %s.insert failed: its rows stay in memory, and operations that need room there fail until it works",
-            table,
-            self._cls.__qualname__,
-            exc_info=True,
+        self._stores[number].insert(
+            _array(keys, np.int64, (n,)).copy(), self._rows(layout).read(rows, n)
         )
 
     def _erase(self, number, keys, n):
@@ -304,7 +284,6 @@ class _Bridge:
 
     def _close(self, number):
         self._stores.pop(number, None)
-        self._failing.discard(number)
 
     def _unlocked(self, _, work, argument):
         work(argument)  # ctypes releases the GIL

@@ -141,25 +141,23 @@ def test_an_error_of_insert_keeps_rows_above_and_fails_what_needs_room():
     assert sorted(store.made[-1].rows) == [1, 2, 3, 4]
 
 
-def test_an_error_of_insert_is_logged_by_the_update_that_hands_rows_down(caplog):
+def test_an_error_of_insert_is_printed_once_by_the_update_that_hands_rows_down(capfd):
     store = external_util.make_class()
     table = make_table(store, rows=2, name="users")
     train(table, [1, 2])
     store.fault["insert"] = external_util.broken
     train(table, [3])
+    told = r"table 'users': demoting .*Store\.insert: RuntimeError: no connection; it is tried again .*\n"
+    assert re.fullmatch(told, capfd.readouterr().err)
     with pytest.raises(engine.EngineError, match="no connection"):
         train(table, [4])
-    [record] = caplog.records
-    assert re.fullmatch(
-        "table 'users': .*Store.insert failed: its rows stay in memory, .*", record.getMessage()
-    )
-    assert "RuntimeError: no connection" in caplog.text
+    assert capfd.readouterr().err == ""
     store.fault.clear()
     train(table, [4])
     table.drain()
     store.fault["insert"] = external_util.broken
     train(table, [5])
-    assert len(caplog.records) == 2
+    assert re.fullmatch(told, capfd.readouterr().err)
     store.fault.clear()
     table.close()
 

@@ -20,6 +20,7 @@
 #include "cc/table/tiering/demoter.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace multitier {
 namespace {
@@ -114,6 +115,10 @@ void Demoter::Remember(Status status) {
   if (status.ok()) return;
   ceiling_ = 0;
   MutexLock lock(mutex_);
+  if (!failed_) {
+    std::fprintf(stderr, "%s; it is tried again each second, and operations that need room fail until it works\n",
+                 status.message().c_str());
+  }
   error_ = std::move(status);
   failed_ = true;
   ++errors_;

@@ -61,7 +61,8 @@ class Demoter {
   // Retries what failed, then demotes what is beyond the budget.
   Status Drain();
 
-  // --- The sticky error: of a write or removal that failed. A job tries again a second later.
+  // --- The sticky error: of a write or removal that failed. A job tries again a second later. The first is printed to stderr:
+  // the operation in which it failed has ended without it.
   void Remember(Status status);
   // Tries again now. Returns the error if a write fails again; a removal that fails again stays the sticky error.
   Status Retry();
