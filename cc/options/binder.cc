@@ -43,7 +43,8 @@ bool IntegerOf(const Json& json, const Range& range, int64_t* out) {
 }  // namespace
 
 Status WrongValue(const Of& of, const std::string& expected, const Json& found) {
-  const std::string text = found.kind() == Json::Kind::kString ? StrCat("'", found.text(), "'") : found.ToString();
+  std::string text = found.kind() == Json::Kind::kString ? StrCat("'", found.text(), "'") : found.ToString();
+  for (size_t at = 0; (at = text.find('\0', at)) != std::string::npos;) text.replace(at, 1, "\\0");
   return InvalidArgumentError(of.option, ": expected ", expected, ", found ", text);
 }
 

@@ -93,7 +93,9 @@ TIERS = {"storage_type": "DRAM_PMEM_SSDHASH", "storage_path": "/none"}
             lambda m: de.EmbeddingConfig("a", 4, 9, keras.Input([2])),
             "feature_names: expected a list",
         ),
-        (lambda m: de.DynamicEmbDump("", m), "path: expected a folder's path, found ''"),
+        (lambda m: de.DynamicEmbDump("", m), "path: expected a path, .*, found ''"),
+        (lambda m: de.DynamicEmbDump("a\0", m), "DynamicEmbDump: path: .* without null characters"),
+        (lambda m: de.DynamicEmbLoad("\udcff", m), r"path: .* text in UTF-8 .*, found '.udcff'"),
         (
             lambda m: de.DynamicEmbParameterConstraints(use_dynamicemb=np.ones(2)),
             "use_dynamicemb: expected True or False, found array",

@@ -125,6 +125,8 @@ BAD_VALUES = [
     ),
     (lambda: oe.make_cached_ssd_store_options(1, "/s", 0), "capacity: expected at least 1"),
     (lambda: oe.make_device_mem_store_options("", 1), "persistent_path"),
+    (lambda: oe.make_device_mem_store_options("a\0", 1), "persistent_path: .* null characters"),
+    (lambda: oe.make_device_mem_store_options("\udcff", 1), "persistent_path: .* text in UTF-8"),
     (lambda: oe.make_device_mem_store_options(3, 1), "persistent_path: expected a path"),
     (
         lambda: oe.make_device_mem_store_options("/s", 1, physical_block_size=1024),

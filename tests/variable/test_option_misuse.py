@@ -64,7 +64,10 @@ Option = tf_multitier.EmbeddingVariableOption
         # Values that JSON does not have, or that are too large.
         (lambda: Storage(initial_rows=10**5000), "integers of 64 bits"),
         (lambda: L2(10**400), "l2_weight_threshold: expected a finite number"),
-        (lambda: Storage("DRAM_SSDHASH", "\ud800", 9), "storage_path: expected text in UTF-8"),
+        (
+            lambda: Storage("DRAM_SSDHASH", "\ud800", 9),
+            r"storage_path: expected text in UTF-8, found '.ud800'",
+        ),
         (lambda: Storage("DRAM_SSDHASH", "/tmp", {"2GB", "1GB"}), "storage_size: expected a list"),
         (lambda: Storage("DRAM", storage_size={b"DRAM": 5}), "storage_size: expected {tier: size}"),
         (lambda: Storage("DRAM", storage_size=b"4GB"), "storage_size.*or text such as 4GB"),

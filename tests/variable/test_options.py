@@ -106,7 +106,7 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption("SSDHASH", "a\0b"),
-        "storage_path: expected text without null characters",
+        r"storage_path: expected text without null characters, found 'a\\0b'",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=2**61),

@@ -19,6 +19,7 @@ import numpy as np
 
 from tf_multitier import _engine
 from tf_multitier._src.options.option_values import each_once
+from tf_multitier._src.options.option_values import path_text
 from tf_multitier._src.variable.working_folders import is_working_folder
 from tf_multitier._src.variable.working_folders import sync
 
@@ -197,13 +198,9 @@ def manifest_of(path: str) -> dict | None:
 
 def folder(where: str, path: typing.Any) -> str:
     """A path as a str. TypeError, ValueError: it is none."""
-    try:
-        found = os.fsdecode(path)
-    except TypeError:
-        raise TypeError(f"{where}: path: expected a folder's path, found {path!r}") from None
-    if not found or "\0" in found:
-        raise ValueError(f"{where}: path: expected a folder's path, found {path!r}")
-    return found
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{where}: path: expected a folder's path, found {path!r}")
+    return path_text(f"{where}: path", path)
 
 
 def check_target(path: str, allow_overwrite: bool) -> None:

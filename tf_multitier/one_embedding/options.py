@@ -16,6 +16,7 @@ import typing
 
 from tf_multitier._src.options.option_values import integer
 from tf_multitier._src.options.option_values import one_of
+from tf_multitier._src.options.option_values import path_text
 from tf_multitier._src.options.option_values import real
 
 # {type of an initializer: its parameters}.
@@ -206,7 +207,7 @@ def checked_path(path: typing.Any) -> typing.Any:
     """A path, or a list with the path of each rank; how long it has to be is checked where the number of ranks is known.
 
     Raises:
-      TypeError, ValueError: another value, or an empty path.
+      TypeError, ValueError: another value, or an empty path, or one that is no text in UTF-8.
     """
     paths = path if isinstance(path, (list, tuple)) else [path]
     for each in paths:
@@ -214,9 +215,7 @@ def checked_path(path: typing.Any) -> typing.Any:
             raise TypeError(
                 f"persistent_path: expected a path or a list of paths, one for each rank; found {path!r}"
             )
-        if not os.fspath(each):
-            raise ValueError(f"persistent_path: expected a path, found {path!r}")
-    found = [os.fspath(each) for each in paths]
+    found = [path_text("persistent_path", each) for each in paths]
     return found if isinstance(path, (list, tuple)) else found[0]
 
 

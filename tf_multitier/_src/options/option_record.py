@@ -198,7 +198,8 @@ def check(
     try:
         encoded = _encoded(plain)
     except UnicodeEncodeError as error:
-        raise wrong(f"{_not_text(plain)}: expected text in UTF-8, found {error.object!r}") from None
+        name, value = _not_text(plain) or ("options", error.object)
+        raise wrong(f"{name}: expected text in UTF-8, found {value!r}") from None
     except ValueError as error:  # an integer of thousands of digits
         raise wrong(
             f"options: expected integers of 64 bits, found one that is larger: {error}"
@@ -257,13 +258,13 @@ def check_expires(record: dict, where: str) -> None:
 
 
 def _not_text(plain):
-    """The option whose value is no text in UTF-8."""
+    """(name, value) of the option whose value is no text in UTF-8."""
     for name, value in plain.items():
         try:
             _encoded({name: value})
         except UnicodeEncodeError:
-            return name
-    return "options"
+            return name, value
+    return None
 
 
 def text_of(

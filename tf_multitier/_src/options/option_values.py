@@ -3,6 +3,7 @@
 import inspect
 import math
 import numbers
+import os
 import typing
 
 import numpy as np
@@ -40,6 +41,19 @@ def boolean(where, value, error=TypeError):
     if not isinstance(value, (bool, np.bool_, int, np.integer)) or value not in (0, 1):
         raise error(f"{where}: expected True or False, found {value!r}")
     return bool(value)
+
+
+def path_text(where, path):
+    """A path as a str. ValueError unless it is text in UTF-8 without null characters, which TensorFlow and JSON can hold."""
+    found = os.fsdecode(path)
+    try:
+        if found and b"\0" not in found.encode():
+            return found
+    except UnicodeEncodeError:
+        pass
+    raise ValueError(
+        f"{where}: expected a path, as text in UTF-8 without null characters, found {path!r}"
+    )
 
 
 def did_you_mean(value, known):
