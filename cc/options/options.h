@@ -75,7 +75,8 @@ struct Options {
   int dim = 0;
   DType value_dtype = DType::kFloat32;  // in every tier. Slots are float32
   KeyType key_dtype = KeyType::kInt64;  // of the user's keys. In the table all are int64
-  // By Philox of key, the table's own count of applies and element. Every other write rounds to the nearest
+  // The random bits come from Philox of the key, the table's count of applies and the number of the element. Only updates
+  // round at random: every other write rounds to the nearest
   bool stochastic_rounding = false;
   InitializerSpec initializer;  // its `tables` are the option `initializers`
   InitializerSpec default_value_no_permission;
@@ -83,7 +84,7 @@ struct Options {
   std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more
   AdmissionSpec filter;
   ExpirySpec expiry;
-  // Under kFrequency, Replacement::kScore is kLfu.
+  // With Score::kFrequency, the order Replacement::kScore is the order kLfu.
   Score score = Score::kStep;
 
   std::string storage_type = "DRAM";  // one of StorageTypes()
@@ -93,17 +94,18 @@ struct Options {
   std::vector<int64_t> storage_size;
   std::vector<int64_t> storage_rows;
   uint64_t initial_rows = 0;
-  // With fewer than 64 Ki rows of DRAM the order is exact: kLru by the last operation that used the row, then by the key's last
-  // occurrence in its batch (its first one in a group, which gives distinct keys); kLfu by frequency, kScore by version, ties
-  // as kLru; kDefault as kLru. In larger tables kLru, kLfu and kScore compare samples, and kDefault is scan-resistant
-  // (cc/policy/probation_clock.h).
+  // With fewer than 64 Ki rows of DRAM the order is exact:
+  //   kLru, kDefault   by the last operation that used the row. Rows of one operation: by the key's last occurrence in the
+  //                    batch; in a group, which gives distinct keys, by its first one
+  //   kLfu, kScore     by frequency, by version. Equal ones: as kLru
+  // In larger tables kLru, kLfu and kScore compare samples, and kDefault is scan-resistant (cc/policy/probation_clock.h).
   Replacement cache_strategy = Replacement::kDefault;
   bool drop_coldest = false;
   OnFull on_full = OnFull::kError;
   KeepDropped dropped = KeepDropped::kKeys;
   uint64_t dropped_bytes = kDroppedBytes;
   uint64_t removed_bytes = kRemovedBytes;
-  // An update reads the header of one record of each lower tier.
+  // To find the coldest row, an update reads the header of one record of each lower tier.
   bool refuse_colder = false;
   OnCorruption on_corruption = OnCorruption::kError;
   // Flush when the table is destroyed. An error of this Flush is lost: call Flush before if you need it.
@@ -120,18 +122,18 @@ enum OptionPlace : unsigned {
   kInVariable = 2,  // an embedding variable
 };
 
-// The record of a JSON object. InvalidArgument, "option: expected X, found Y: cure", for the first option that is wrong;
-// Unimplemented for another version. value_dtype: of a variable, whose ops have it as an attr.
+// Parses a record. InvalidArgument, "option: expected X, found Y: cure", for the first option that is wrong. Unimplemented for
+// another version. A variable gives its value_dtype, because its ops have that as an attr.
 Result<Options> ParseOptions(std::string_view json, OptionPlace place, DType value_dtype = DType::kFloat32);
 Result<Options> OptionsFromJson(const Json& json, OptionPlace place, DType value_dtype = DType::kFloat32);
-// What differs from the defaults. all: the others, too.
+// Prints the options that differ from their defaults. With `all`, it prints every option.
 Json OptionsToJson(const Options& options, OptionPlace place, bool all = false);
-// The array for Python and documents: name, type, default, range or names, text, places; of structs, fields.
+// Describes every option for Python and documents: name, type, default, range or names, text, places. A struct also has fields.
 Json DescribeOptions();
 
-// What options demand of one another. ParseOptions has called it. REQUIRES: storage_type is one of StorageTypes()
+// Checks what options demand of one another. ParseOptions calls it. REQUIRES: storage_type is one of StorageTypes()
 Status ValidateOptions(const Options& options);
-// What of it does not concern the storage: of tables that are made without a record, too.
+// The part of ValidateOptions that does not concern the storage. Tables that are made without a record need it, too.
 Status ValidateTableOptions(const Options& options);
 
 // An initializer with every member that is not null, for manifests of checkpoints.
