@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kMinWindow = 64;
 constexpr size_t kWindowSlotsPerVictim = 4;
+constexpr size_t kFewOfHeap = 8;            // of a smaller share, the heap gives one after another
 constexpr size_t kMostNewRows = 16 * 1024;  // 64 KiB of a shard
 constexpr double kColdShare = 1.0 / 16;     // of the rows: those that may leave by score
 constexpr size_t kSample = 256;             // rows
@@ -120,8 +121,23 @@ std::vector<uint32_t> VictimOrder::ChooseByPolicy(size_t n) {
   return victims;
 }
 
+void VictimOrder::TakeColdest(size_t n, std::vector<Entry>* rows, std::vector<uint32_t>* victims) {
+  std::nth_element(rows->begin(), rows->begin() + static_cast<long>(n), rows->end(), Less);
+  std::sort(rows->begin(), rows->begin() + static_cast<long>(n), Less);
+  for (size_t i = 0; i < n; ++i) victims->push_back((*rows)[i].location);
+}
+
 std::vector<uint32_t> VictimOrder::ChooseExact(size_t n, uint64_t clock) {
   std::vector<uint32_t> victims;
+  if (n > heap_.size() / kFewOfHeap) {
+    std::vector<Entry> rows;
+    rows.reserve(heap_.size());
+    for (const Entry& entry : heap_) {
+      if (Evictable(*dram_->Header(entry.location))) rows.push_back(Entry{RankAt(entry.location, clock), entry.location});
+    }
+    TakeColdest(std::min(n, rows.size()), &rows, &victims);
+    return victims;
+  }
   std::vector<Entry> taken;
   while (victims.size() < n && !heap_.empty()) {
     const Entry top{RankAt(heap_[0].location, clock), heap_[0].location};
@@ -157,9 +173,7 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
     }
     const size_t share = (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim;
     const size_t take = std::min(wanted, left == 0 ? window.size() : share);
-    std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
-    std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
-    for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
+    TakeColdest(take, &window, &victims);
   }
   return victims;
 }
@@ -206,10 +220,8 @@ std::vector<uint32_t> VictimOrder::ChooseByScore(size_t n, uint64_t clock) {
   if (window.size() < n) Walk(n, kWarmest, clock, &window);
   AddNewRows(&window, clock);
   const size_t take = std::min(n, window.size());
-  std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
-  std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
   std::vector<uint32_t> victims;
-  for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
+  TakeColdest(take, &window, &victims);
   if (take > 0) left_ = window[take - 1].rank;
   since_sample_ += take;
   return victims;

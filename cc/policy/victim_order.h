@@ -132,6 +132,8 @@ class VictimOrder {
   }
   void Rise(size_t at, const Entry& entry);
   void Sink(size_t at, const Entry& entry);
+  // Sorts the n coldest rows to the front, and adds them to the victims. REQUIRES: n <= rows->size()
+  static void TakeColdest(size_t n, std::vector<Entry>* rows, std::vector<uint32_t>* victims);
   std::vector<uint32_t> ChooseExact(size_t n, uint64_t clock);
   std::vector<uint32_t> ChooseByPolicy(size_t n);
   std::vector<uint32_t> ChooseFromWindows(size_t n, uint64_t clock);

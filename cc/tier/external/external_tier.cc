@@ -15,11 +15,14 @@ size_t BytesOfColumns(const RowLayout& layout, uint32_t num_columns) {
   return last.offset + last.bytes;
 }
 
-// Rows of zeros; null where there is no memory.
-ArrayPtr<uint8_t> NewRows(size_t n, size_t row_bytes) {
-  ArrayPtr<uint8_t> rows = NewArray<uint8_t>(n * row_bytes);
-  if (rows != nullptr) std::memset(rows.get(), 0, n * row_bytes);
-  return rows;
+// The first of n rows if they lie one after another, as the store wants them; else null: they need memory of their own.
+template <typename RowOf>
+auto Adjacent(size_t n, size_t row_bytes, RowOf row_of) -> decltype(row_of(0)) {
+  const auto first = row_of(0);
+  for (size_t i = 1; i < n; ++i) {
+    if (row_of(i) != first + i * row_bytes) return nullptr;
+  }
+  return first;
 }
 
 Status NoMemory(size_t n, size_t row_bytes) {
@@ -93,14 +96,20 @@ void ExternalTier::Show(const Hidden& hidden) {
 Status ExternalTier::InsertAlike(const RowLayout& layout, Span<const WriteRecord> records, const std::vector<uint32_t>& which) {
   const uint32_t num_columns = records[which[0]].header.num_columns;
   const size_t row_bytes = BytesOfColumns(layout, num_columns);
-  const ArrayPtr<uint8_t> rows = NewRows(which.size(), row_bytes);
-  if (rows == nullptr) return NoMemory(which.size(), row_bytes);
-  std::vector<int64_t> keys;
-  for (const uint32_t i : which) {
-    std::memcpy(rows.get() + keys.size() * row_bytes, records[i].row_data, row_bytes);
-    keys.push_back(records[i].header.key);
+  const uint8_t* rows = Adjacent(which.size(), row_bytes, [&](size_t i) { return records[which[i]].row_data; });
+  ArrayPtr<uint8_t> copies;
+  if (rows == nullptr) {
+    copies = NewArray<uint8_t>(which.size() * row_bytes);
+    if (copies == nullptr) return NoMemory(which.size(), row_bytes);
+    for (size_t i = 0; i < which.size(); ++i) {
+      std::memcpy(copies.get() + i * row_bytes, records[which[i]].row_data, row_bytes);
+    }
+    rows = copies.get();
   }
-  return store_->Insert(keys, layout, num_columns, rows.get());
+  std::vector<int64_t> keys;
+  keys.reserve(which.size());
+  for (const uint32_t i : which) keys.push_back(records[i].header.key);
+  return store_->Insert(keys, layout, num_columns, rows);
 }
 
 Status ExternalTier::Insert(const RowLayout& layout, Span<const WriteRecord> records) {
@@ -183,11 +192,18 @@ Status ExternalTier::ReadAlike(const RowLayout& layout, Span<ReadRecord> records
   const uint32_t num_columns = wanted[0].num_columns;
   const size_t row_bytes = BytesOfColumns(layout, num_columns);
   std::vector<int64_t> keys;
+  keys.reserve(wanted.size());
   for (const Wanted& each : wanted) keys.push_back(records[each.record].header.key);
   std::vector<uint8_t> found(keys.size());
-  const ArrayPtr<uint8_t> rows = NewRows(keys.size(), row_bytes);
-  if (rows == nullptr) return NoMemory(keys.size(), row_bytes);
-  MT_RETURN_IF_ERROR(store_->Find(keys, layout, num_columns, found.data(), rows.get()));
+  uint8_t* rows = Adjacent(keys.size(), row_bytes, [&](size_t i) { return records[wanted[i].record].row_data; });
+  ArrayPtr<uint8_t> copies;
+  if (rows == nullptr) {
+    copies = NewArray<uint8_t>(keys.size() * row_bytes);
+    if (copies == nullptr) return NoMemory(keys.size(), row_bytes);
+    rows = copies.get();
+  }
+  std::memset(rows, 0, keys.size() * row_bytes);
+  MT_RETURN_IF_ERROR(store_->Find(keys, layout, num_columns, found.data(), rows));
   MutexLock lock(mutex_);
   for (size_t i = 0; i < wanted.size(); ++i) {
     ReadRecord& record = records[wanted[i].record];
@@ -198,7 +214,7 @@ Status ExternalTier::ReadAlike(const RowLayout& layout, Span<ReadRecord> records
       record.status =
           DataLossError(store_->name(), ".find: expected the row of key ", keys[i], ", which is in the store, found none");
     } else {
-      std::memcpy(record.row_data, rows.get() + i * row_bytes, row_bytes);
+      if (copies != nullptr) std::memcpy(record.row_data, rows + i * row_bytes, row_bytes);
       slots_.SetColumns(record.location, num_columns);
     }
   }
