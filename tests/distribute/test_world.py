@@ -199,7 +199,7 @@ _build_info.SOURCES = built_from
 tf.nn.embedding_lookup(users, [1])  # the world is still whole
 if rank == 0:
     strategy._world.timeout = 3
-    late = "rank 0 of 2: expected all ranks in the same step within 60 seconds, found one that is late or dead"
+    late = "rank 0 of 2: expected all ranks in the same step within 60 seconds, found one that is late or dead .all ranks answer.: let train,"
     refused(tf.errors.DeadlineExceededError, late, tf.function(lambda: strategy.barrier()))  # nobody uses its result
     open(folder + "/late", "w").close()
 else:

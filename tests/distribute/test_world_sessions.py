@@ -369,3 +369,33 @@ def test_a_session_waits_for_a_rank_that_does_not_come_for_the_timeout(tmp_path)
     )
     lines, _ = launch(tmp_path, begin + ABSENT, "--workers=2", status=9, seconds=150)
     assert "a session: rank 1 of 2 does not answer within 3 s" in lines["worker 0"][-1]
+
+
+# Rank 1 is stopped after the first step, and goes on when rank 0 has its error.
+STOPPED = """
+    with tf.train.MonitoredTrainingSession() as session:
+        session.run(train, {ids: [1, 2, 3]})
+        if strategy.rank():
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        other = int(open(f"{folder}/worker1").read())
+        while open(f"/proc/{other}/stat").read().rsplit(")")[-1].split()[0] != "T":
+            pass
+        try:
+            session.run(train, {ids: [1, 2, 3]})
+        except tf.errors.DeadlineExceededError as error:
+            print("error", error.message.replace(chr(10), " "))
+            sys.stdout.flush()
+        os.kill(other, signal.SIGCONT)
+        os._exit(9)
+
+main()
+"""
+
+
+def test_a_step_names_the_rank_that_does_not_answer(tmp_path):
+    begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
+    begin = begin.replace("timeout=200", "timeout=20")
+    lines, _ = launch(tmp_path, begin + STOPPED, "--workers=2", status=9, seconds=150)
+    late = "found one that is late or dead (no answer from rank 1): let train,"
+    assert late in lines["worker 0"][-1]

@@ -327,6 +327,8 @@ REGISTER_OP("MultitierWatch")
     .Attr("N: int >= 0")
     .Attr("seconds: float")
     .Attr("message: string")
+    .Attr("cure: string")
+    .Attr("processes: list(string)")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -336,7 +338,8 @@ watch: the watch also ends when nothing holds this tensor any more.
 
 tokens: the ordering token of the collective that comes next.
 seconds: at most 1e9.
-message: of the DeadlineExceeded error.
+message, cure: of the DeadlineExceeded error: "<message> (no answer from rank 1)<cure>".
+processes: those of the world, which are asked then.
 )doc");
 
 REGISTER_OP("MultitierWatched")

@@ -8,6 +8,9 @@
 // TensorFlow's own timeout has a thread for each collective, which sleeps for the whole timeout, also when the collective has
 // ended. A few hundred steps per second are then tens of thousands of threads, and the process ends. One thread serves all
 // watches here. A step that fails between the two ops drops the tensor, and so its watch.
+//
+// When a watch ends a collective, the thread first asks the other processes whether they live, at most kAnswerMillis: its error
+// names those that do not answer.
 
 #include <algorithm>
 #include <atomic>
@@ -15,9 +18,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc/base/mutex.h"
 #include "cc/base/thread.h"
 #include "cc/tensorflow/common/op_kernel.h"
@@ -34,6 +41,51 @@ using Clock = std::chrono::steady_clock;
 using tensorflow::CollectiveExecutor;
 using ExecutorPtr = tensorflow::core::RefCountPtr<CollectiveExecutor>;
 
+constexpr int64_t kAnswerMillis = 2000;
+
+// Which of other processes answer a question. The question may outlive its asker, and the callbacks of TensorFlow use the
+// executor. Thread-safe.
+class Question {
+ public:
+  Question(ExecutorPtr executor, size_t processes)
+      : executor_(std::move(executor)), answers_(processes, false), open_(processes) {}
+  // Asks the processes of a world: "/job:worker/replica:0/task:0", ...
+  static std::shared_ptr<Question> Ask(CollectiveExecutor* executor, const std::vector<std::string>& processes) {
+    executor->Ref();
+    auto asked = std::make_shared<Question>(ExecutorPtr(executor), processes.size());
+    for (size_t i = 0; i < processes.size(); ++i) {
+      executor->remote_access()->CheckPeerHealth(processes[i], kAnswerMillis,
+                                                 [asked, i](const absl::Status& found) { asked->Answer(i, found.ok()); });
+    }
+    return asked;
+  }
+  // "all ranks answer", or "no answer from rank 1, 3".
+  std::string Await() {
+    const auto until = Clock::now() + std::chrono::milliseconds(kAnswerMillis + 500);
+    MutexLock lock(mutex_);
+    while (open_ > 0 && Clock::now() < until) lock.WaitUntil(answered_, until);
+    std::vector<size_t> silent;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      if (!answers_[i]) silent.push_back(i);
+    }
+    return silent.empty() ? "all ranks answer" : absl::StrCat("no answer from rank ", absl::StrJoin(silent, ", "));
+  }
+
+ private:
+  void Answer(size_t process, bool found) {
+    const MutexLock lock(mutex_);
+    answers_[process] = found;
+    --open_;
+    answered_.notify_all();
+  }
+
+  const ExecutorPtr executor_;
+  Mutex mutex_;
+  std::condition_variable answered_;
+  std::vector<bool> answers_ MT_GUARDED_BY(mutex_);
+  size_t open_ MT_GUARDED_BY(mutex_);
+};
+
 // All watches of the process, and the thread that serves them. Thread-safe.
 class Watches {
  public:
@@ -44,13 +96,19 @@ class Watches {
     return watches;
   }
 
+  // The error of a collective that is late: "<message> (<who answers)<cure>".
+  struct Error {
+    std::string message, cure;
+    std::vector<std::string> processes;  // of the world
+  };
+
   // ResourceExhausted if the thread cannot start.
-  absl::Status Begin(ExecutorPtr executor, Clock::duration timeout, std::string message, Place* place) {
+  absl::Status Begin(ExecutorPtr executor, Clock::duration timeout, std::shared_ptr<const Error> error, Place* place) {
     MutexLock lock(mutex_);
     if (!started_) TF_RETURN_IF_ERROR(ToAbsl(StartThread("mt_watch", [this] { Serve(); })));
     started_ = true;
     *place = {Clock::now() + timeout, next_number_++};
-    watched_.emplace(*place, Watched{std::move(executor), std::move(message)});
+    watched_.emplace(*place, Watched{std::move(executor), std::move(error)});
     if (place->first < wakes_) changed_.notify_one();
     return absl::OkStatus();
   }
@@ -83,7 +141,7 @@ class Watches {
  private:
   struct Watched {
     ExecutorPtr executor;
-    std::string message;
+    std::shared_ptr<const Error> error;
   };
 
   // A watch seldom reaches its deadline. So the thread sleeps until that of a watch which may have ended, and looks then.
@@ -91,12 +149,18 @@ class Watches {
     MutexLock lock(mutex_);
     while (true) {
       const auto now = Clock::now();
+      std::vector<Watched> late;
       while (!watched_.empty() && watched_.begin()->first.first <= now) {
-        auto late = watched_.extract(watched_.begin());
+        late.push_back(std::move(watched_.extract(watched_.begin()).mapped()));
+      }
+      if (!late.empty()) {
         late_ = true;
         lock.Unlock();
-        late.mapped().executor->StartAbort(absl::DeadlineExceededError(late.mapped().message));
-        late = {};  // destroyed without the lock
+        const std::string found = WhoAnswers(late.front());
+        for (const auto& [executor, error] : late) {
+          executor->StartAbort(absl::DeadlineExceededError(absl::StrCat(error->message, " (", found, ")", error->cure)));
+        }
+        late.clear();  // destroyed without the lock
         lock.Lock();
       }
       if (fails_at_ <= now) {
@@ -119,6 +183,16 @@ class Watches {
     }
   }
 
+  // In the thread alone.
+  std::string WhoAnswers(const Watched& late) {
+    if (late.executor->remote_access() == nullptr) return "nobody can be asked";
+    const auto is_done = [](const auto& each) { return each.use_count() == 1; };
+    asked_.erase(std::remove_if(asked_.begin(), asked_.end(), is_done), asked_.end());
+    asked_.push_back(Question::Ask(late.executor.get(), late.error->processes));
+    return asked_.back()->Await();
+  }
+
+  std::vector<std::shared_ptr<Question>> asked_;  // of the thread. The last owner of an executor is never one of its callbacks
   Mutex mutex_;
   std::condition_variable changed_;
   std::map<Place, Watched> watched_ MT_GUARDED_BY(mutex_);
@@ -158,7 +232,11 @@ class WatchKernel : public OpKernel {
  public:
   explicit WatchKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("seconds", &seconds_));
-    OP_REQUIRES_OK(context, context->GetAttr("message", &message_));
+    Watches::Error error;
+    OP_REQUIRES_OK(context, context->GetAttr("message", &error.message));
+    OP_REQUIRES_OK(context, context->GetAttr("cure", &error.cure));
+    OP_REQUIRES_OK(context, context->GetAttr("processes", &error.processes));
+    error_ = std::make_shared<const Watches::Error>(std::move(error));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -168,14 +246,14 @@ class WatchKernel : public OpKernel {
     executor->Ref();
     Watches::Place place;
     const auto timeout = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
-    OP_REQUIRES_OK(context, Watches::Get()->Begin(ExecutorPtr(executor), timeout, message_, &place));
+    OP_REQUIRES_OK(context, Watches::Get()->Begin(ExecutorPtr(executor), timeout, error_, &place));
     const tensorflow::core::RefCountPtr<WatchBuffer> buffer(new WatchBuffer(place));
     context->set_output(0, Tensor(tensorflow::DT_INT64, {}, buffer.get()));
   }
 
  private:
   float seconds_ = 0;
-  std::string message_;
+  std::shared_ptr<const Watches::Error> error_;
 };
 
 class WatchedKernel : public OpKernel {

@@ -68,6 +68,9 @@ def _first_key(kind, dtype, exchange):
     return (exchange * len(_KINDS) + _KINDS.index((kind, dtype))) * _KEYS_OF_A_KIND + 1
 
 
+_CURE = ": let train, evaluate, predict and branches be the same on all ranks"
+
+
 class World:
     """The processes that train together.
 
@@ -96,7 +99,7 @@ class World:
         self._waits = f"rank_{rank}_of_{size}_waits_for_the_same_step_of_all_ranks"
         self._is_late = (
             f"collective training: rank {rank} of {size}: expected all ranks in the same step within {timeout:g} seconds, found one that "
-            "is late or dead: let train, evaluate, predict and branches be the same on all ranks"
+            "is late or dead"
         )
         self._in_graph: typing.Any = weakref.WeakKeyDictionary()  # of a graph of TensorFlow 1
         self._graphs: typing.Any = weakref.WeakKeyDictionary()  # their numbers
@@ -207,7 +210,13 @@ class World:
         tokens = self._ordering_token()
         before = tf.control_dependencies([value, *self._graph_key()])
         with tf.device(self.device), before:
-            watch = ops.multitier_watch(tokens, seconds=self.timeout, message=self._is_late)
+            watch = ops.multitier_watch(
+                tokens,
+                seconds=self.timeout,
+                message=self._is_late,
+                cure=_CURE,
+                processes=[device.partition("/device:")[0] for device in self.devices],
+            )
         try:
             with tf.device(self.device), tf.control_dependencies([watch]):
                 found = op(
