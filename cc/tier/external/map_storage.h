@@ -9,7 +9,9 @@
 #define CC_TIER_EXTERNAL_MAP_STORAGE_H_
 
 #include <cstring>
+#include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -55,6 +57,7 @@ class MapStorage {
     MapStorage* storage;
     std::map<int64_t, Row> rows;
   };
+  std::list<std::unique_ptr<Store>> stores;  // those that are open
   // Whether the function is to fail.
   bool Fails(const char* function, char* error) {
     if (fail.count(function) == 0) return false;
@@ -66,7 +69,8 @@ class MapStorage {
     std::lock_guard<std::mutex> lock(storage->mutex);
     if (storage->Fails("open", error) || table == nullptr) return nullptr;
     ++storage->opened;
-    return new Store{storage, storage->at_start};
+    storage->stores.push_back(std::make_unique<Store>(Store{storage, storage->at_start}));
+    return storage->stores.back().get();
   }
   static int Find(void* store, const int64_t* keys, uint64_t n, const multitier_row_layout* layout, uint8_t* found,
                   uint8_t* rows, char* error) {
@@ -120,12 +124,11 @@ class MapStorage {
   }
   static void Close(void* store) {
     auto* const its = static_cast<Store*>(store);
-    {
-      std::lock_guard<std::mutex> lock(its->storage->mutex);
-      ++its->storage->closed;
-      its->storage->last = its->rows;
-    }
-    delete its;
+    MapStorage* const storage = its->storage;
+    std::lock_guard<std::mutex> lock(storage->mutex);
+    ++storage->closed;
+    storage->last = its->rows;
+    storage->stores.remove_if([its](const auto& store) { return store.get() == its; });
   }
 };
 

@@ -116,7 +116,8 @@ TEST(PmemRowMemoryTest, FilesOfAnEarlierOneAreRemovedAndOwnOnesAtTheEnd) {
   const std::string directory = NewDirectory();
   auto memory = Open(directory);
   ASSERT_TRUE(memory->Allocate(8192).ok());
-  (void)memory.release();  // killed
+  static const PmemRowMemory* const killed = memory.release();
+  EXPECT_NE(killed, nullptr);
   EXPECT_GT(BytesIn(directory), 0u);
   memory = Open(directory);
   EXPECT_EQ(BytesIn(directory), 0u);
