@@ -81,6 +81,24 @@ for i in range(20):
             mine = tf.constant(first, tf.int64), tf.constant(second, tf.int64)
     step(*mine)
 assert users.peek(range(20, 40)).numpy()[:, 3].tolist() == wanted[20:].tolist()
+
+# Rows are rounded to the type of the wire, and so is the sum of each rank.
+ids = tf.constant([50, 51, 50])
+scaled = [tf.constant([[0.1, 1.2, 2.3, 0.7]]) * (1.0 + each / 3) for each in range(2)]
+weighted = lambda: tf.reduce_sum(tf.gather(users, ids) * scaled[rank])
+train(list(users), weighted)
+for wire in (tf.bfloat16, tf.half):
+    rounded = lambda x: tf.cast(tf.cast(x, wire), tf.float32)
+    before = users.peek([50, 51])
+    tf_multitier.distribute.set_wire_dtype(wire)
+    found = tf.gather(users, ids)
+    train(list(users), weighted)
+    tf_multitier.distribute.set_wire_dtype(None)
+    np.testing.assert_array_equal(found, tf.gather(rounded(before), [0, 1, 0]))
+    assert (rounded(before) != before).numpy().any()
+    sums = tf.add(*[rounded(each * [[2.0], [1.0]]) for each in scaled])
+    np.testing.assert_array_equal(users.peek([50, 51]), before - sums)
+
 threads = len(os.listdir("/proc/self/task"))
 for _ in range(50):
     step(*mine)
