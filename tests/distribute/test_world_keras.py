@@ -35,8 +35,10 @@ def new_model():
 OPTIMIZERS = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.5),
     "adam": lambda: keras.optimizers.Adam(0.1),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.5, l1_regularization_strength=0.01, beta=0.5),
     "averaged": lambda: keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5),
     "clipped": lambda: keras.optimizers.Adagrad(0.5, global_clipnorm=0.05),
+    "adam clipped": lambda: keras.optimizers.Adam(0.1, global_clipnorm=0.05),
     "clipped by variable": lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
 }
 
