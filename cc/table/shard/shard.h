@@ -51,16 +51,24 @@ class Shard::Locked {
  public:
   explicit Locked(Shard* shard) : shard_(shard), lock_(shard->mutex_) {}
   explicit Locked(const std::unique_ptr<Shard>& shard) : Locked(shard.get()) {}
+  Locked(Locked&&) = default;
+  ~Locked() {
+    if (lock_.owns_lock()) shard_->rows_.TellMoved();
+  }
 
   ShardRows* operator->() const { return &shard_->rows_; }
   ShardRows& operator*() const { return shard_->rows_; }
   // Releases the lock before the end of the block. The caller does not use this object any more.
-  void Unlock() { lock_.unlock(); }
+  void Unlock() {
+    shard_->rows_.TellMoved();
+    lock_.unlock();
+  }
 
   // How often resolved_ has happened.
   uint64_t resolutions() const { return shard_->resolved_.count(); }
   // Waits until resolutions() is no longer `seen`. The lock is released during the wait and held again after it.
   void WaitForResolution(uint64_t seen) {
+    shard_->rows_.TellMoved();
     shard_->resolved_.Wait(&lock_, [this, seen] { return resolutions() != seen; });
   }
 
@@ -69,6 +77,7 @@ class Shard::Locked {
   friend class TierStack;
   // Waits until no other thread has the shard's ShardWriter, and takes it.
   void BeginWriting() {
+    shard_->rows_.TellMoved();
     shard_->resolved_.Wait(&lock_, [this] { return !shard_->being_written_; });
     shard_->being_written_ = true;
   }

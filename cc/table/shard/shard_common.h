@@ -28,9 +28,11 @@ struct ShardCommon {
   RemovedKeys* removed = nullptr;  // null: not noted
   bool evicts = false;             // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;
-  bool by_score = false;                    // see VictimOrder
-  bool exact = false;                       // see VictimOrder
-  std::atomic<int64_t> dram_rows{0};        // rows in DRAM, and rows about to be: a row is counted before it is created
+  bool by_score = false;  // see VictimOrder
+  bool exact = false;     // see VictimOrder
+  // Rows in DRAM, and rows about to be: a row is counted before it is created. Rows that go down or come up are counted when
+  // the lock of their shard is released (ShardRows::TellMoved).
+  std::atomic<int64_t> dram_rows{0};
   std::atomic<uint64_t> accesses{1};        // stamps recency; 0 means none, so it starts at 1
   std::atomic<int64_t> newest_version{-1};  // a maximum: of every update and import
   // Records of rows that do not know of them may exist: every key may have a record in a durable tier.

@@ -96,7 +96,7 @@ RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const 
   parts_.marks.RowPromoted(slot, level, location);
   --parts_.counts.rows_in[level];
   ++parts_.counters.lower[level].promotions;
-  ++parts_.common->dram_rows;
+  ++moved_;
   return row;
 }
 

@@ -160,6 +160,11 @@ class ShardRows {
                      uint64_t touched, uint64_t idle, FreedRecords* freed);
   // Frees the clean copy of a row, because the two differ.
   void DetachCopy(KeyWord word, FreedRecords* freed);
+  // Adds to the table's count of rows in DRAM what came and went by Install, MoveToCopy and EndWrite. Shard::Locked calls it
+  // before it releases the lock: one atomic addition for all, since each would wait for the stores of its row.
+  void TellMoved() {
+    if (moved_ != 0) parts_.common->dram_rows += std::exchange(moved_, 0);
+  }
   // Adds an index word for a record that the tier recovered. REQUIRES: ReserveWords
   Status Adopt(uint64_t hash, int level, uint32_t location);
 
@@ -201,6 +206,7 @@ class ShardRows {
   void RowGoes(uint32_t slot);
 
   ShardParts parts_;
+  int64_t moved_ = 0;                                  // see TellMoved
   VictimOrder dram_order_;                             // of tables whose rows leave DRAM
   const std::unique_ptr<PrefetchPins> prefetch_pins_;  // lookups count there under the shared side of the lock
   ShardRecords records_;

@@ -32,7 +32,7 @@ inline void ShardRows::MoveToRecord(uint64_t* word, int level, uint32_t location
   ShardIndex::Switch(word, LowerState(level), location);
   ++parts_.counts.rows_in[level];
   ++parts_.counters.lower[level].demotions;
-  --parts_.common->dram_rows;
+  --moved_;
 }
 
 inline void ShardRows::CommitNew(RowHeader* row) {

@@ -146,6 +146,8 @@ TEST_F(ShardRowsTest, AnUnchangedRowBecomesItsRecord) {
   EXPECT_TRUE(rows_->records().Names(0, 7, 40));
   EXPECT_EQ(rows_->counts().rows_in[0], 1);
   EXPECT_EQ(rows_->counts().rows, 1);
+  EXPECT_EQ(common_.dram_rows, 1);
+  rows_->TellMoved();
   EXPECT_EQ(common_.dram_rows, 0);
 }
 
