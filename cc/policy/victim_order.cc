@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "cc/base/prefetch.h"
+
 namespace multitier {
 namespace {
 
 constexpr size_t kMinWindow = 64;
 constexpr size_t kWindowSlotsPerVictim = 4;
+constexpr size_t kAhead = 16;               // headers on their way into the processor's cache
 constexpr size_t kFewOfHeap = 8;            // of a smaller share, the heap gives one after another
 constexpr size_t kMostNewRows = 16 * 1024;  // 64 KiB of a shard
 constexpr double kColdShare = 1.0 / 16;     // of the rows: those that may leave by score
@@ -55,14 +58,24 @@ void VictimOrder::Clear() {
   if (policy_ != nullptr) policy_->Clear();
   heap_.clear();
   place_.clear();
+  is_heap_ = true;
   hand_ = 0;
   new_.clear();
   threshold_ = left_ = Rank();
   share_ = 0.0;
 }
 
+void VictimOrder::MakeHeap() {
+  if (is_heap_) return;
+  is_heap_ = true;
+  for (size_t at = heap_.size() / 2; at-- > 0;) {
+    const Entry entry = heap_[at];
+    Sink(at, entry);
+  }
+}
+
 void VictimOrder::Rise(size_t at, const Entry& entry) {
-  while (at > 0 && Less(entry, heap_[(at - 1) / 2])) {
+  while (is_heap_ && at > 0 && Less(entry, heap_[(at - 1) / 2])) {
     Put(at, heap_[(at - 1) / 2]);
     at = (at - 1) / 2;
   }
@@ -73,7 +86,7 @@ void VictimOrder::Rise(size_t at, const Entry& entry) {
 // to the bottom first, with one comparison for each level, and the entry rises from there.
 void VictimOrder::Sink(size_t at, const Entry& entry) {
   const size_t top = at;
-  for (size_t child = 2 * at + 1; child < heap_.size(); child = 2 * at + 1) {
+  for (size_t child = 2 * at + 1; is_heap_ && child < heap_.size(); child = 2 * at + 1) {
     child += static_cast<size_t>(child + 1 < heap_.size() && Less(heap_[child + 1], heap_[child]));
     Put(at, heap_[child]);
     at = child;
@@ -91,6 +104,7 @@ std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
 
 Rank VictimOrder::Coldest(uint64_t clock) {
   if (!exact_) return left_;
+  MakeHeap();
   while (!heap_.empty()) {
     const Entry top{RankAt(heap_[0].location, clock), heap_[0].location};
     if (!(top.rank > heap_[0].rank)) return heap_[0].rank;
@@ -130,14 +144,18 @@ void VictimOrder::TakeColdest(size_t n, std::vector<Entry>* rows, std::vector<ui
 std::vector<uint32_t> VictimOrder::ChooseExact(size_t n, uint64_t clock) {
   std::vector<uint32_t> victims;
   if (n > heap_.size() / kFewOfHeap) {
+    is_heap_ = false;
     std::vector<Entry> rows;
     rows.reserve(heap_.size());
-    for (const Entry& entry : heap_) {
+    for (size_t i = 0; i < heap_.size(); ++i) {
+      const Entry& entry = heap_[i];
+      if (i + kAhead < heap_.size()) PrefetchLine(dram_->Header(heap_[i + kAhead].location));
       if (Evictable(*dram_->Header(entry.location))) rows.push_back(Entry{RankAt(entry.location, clock), entry.location});
     }
     TakeColdest(std::min(n, rows.size()), &rows, &victims);
     return victims;
   }
+  MakeHeap();
   std::vector<Entry> taken;
   while (victims.size() < n && !heap_.empty()) {
     const Entry top{RankAt(heap_[0].location, clock), heap_[0].location};

@@ -7,7 +7,8 @@
 //   exact (small shards)  a heap by recency (LFU: by frequency, then recency; score: by version, then recency), with the
 //                         values of the last look. If the row on top has been used since, it sinks to its new place, and the
 //                         next top is looked at. Costs O(log rows) for each victim and each use; rows are not scanned. Values
-//                         grow, except for those that the caller reports with Refresh.
+//                         grow, except for those that the caller reports with Refresh. Where many leave at once, all rows are
+//                         looked at; then the entries are in no order, which costs nothing to keep, until few are asked for.
 //   policy (large ones)   cc/policy/probation_clock.h. Two bits of the row count its uses (see NoteUse). The policy takes them
 //                         when it asks whether the row may leave.
 //   windows (large ones   a hand walks over the slab and looks at four slots for each victim; the coldest quarter leaves. Needs
@@ -130,6 +131,8 @@ class VictimOrder {
     heap_[at] = entry;
     place_[entry.location] = static_cast<uint32_t>(at);
   }
+  // Puts all entries in order, unless they are.
+  void MakeHeap();
   void Rise(size_t at, const Entry& entry);
   void Sink(size_t at, const Entry& entry);
   // Sorts the n coldest rows to the front, and adds them to the victims. REQUIRES: n <= rows->size()
@@ -153,6 +156,7 @@ class VictimOrder {
   std::unique_ptr<ProbationClock> policy_;  // null until the first row: an empty one takes half a KiB
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
+  bool is_heap_ = true;          // false: entries may be anywhere
   uint32_t hand_ = 0;
   // Of orders by score in large tables.
   std::vector<uint32_t> new_;  // locations of new rows; some may hold no row, or another one

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,25 @@ TEST_F(VictimOrderTest, AUseIsSeenWhenItsRowComesUp) {
   Fill(&order, {50, 10, 30});
   NoteUse(dram_.Header(1), 60, 1);
   EXPECT_EQ(order.Choose(1, kClock), std::vector<uint32_t>{2});
+}
+
+TEST_F(VictimOrderTest, AfterManyWereChosenAtOnceTheRestIsInOrderAgain) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
+  std::vector<uint32_t> uses;
+  for (uint32_t i = 0; i < 64; ++i) uses.push_back(1 + i * 37 % 64);
+  Fill(&order, uses);
+  std::vector<uint32_t> left;
+  for (uint32_t i = 0; i < 64; ++i) left.push_back(i);
+  std::sort(left.begin(), left.end(), [&](uint32_t a, uint32_t b) { return uses[a] < uses[b]; });
+  for (const size_t n : {40, 1, 1, 8, 1}) {
+    const std::vector<uint32_t> victims = order.Choose(n, kClock);
+    EXPECT_EQ(victims, std::vector<uint32_t>(left.begin(), left.begin() + static_cast<long>(n)));
+    for (const uint32_t victim : victims) order.Erase(victim);
+    left.erase(left.begin(), left.begin() + static_cast<long>(n));
+    EXPECT_EQ(order.Coldest(kClock).recency, uses[left[0]]);
+    dram_.Header(left[0])->recency = uses[left[0]] = static_cast<uint32_t>(200 + n);
+    std::rotate(left.begin(), left.begin() + 1, left.end());
+  }
 }
 
 TEST_F(VictimOrderTest, LfuGoesByFrequencyAndThenByRecency) {
