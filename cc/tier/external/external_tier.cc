@@ -9,6 +9,7 @@ namespace multitier {
 namespace {
 
 constexpr uint32_t kScanned = 4096;  // slots under one hold of the lock
+constexpr size_t kAhead = 16;        // slots on their way into the processor's cache
 
 size_t BytesOfColumns(const RowLayout& layout, uint32_t num_columns) {
   const Column& last = layout.columns()[num_columns - 1];
@@ -27,6 +28,13 @@ auto Adjacent(size_t n, size_t row_bytes, RowOf row_of) -> decltype(row_of(0)) {
 
 Status NoMemory(size_t n, size_t row_bytes) {
   return ResourceExhaustedError("external tier: no memory for ", n, " rows of ", row_bytes, " bytes");
+}
+
+// What adding or finding the keys reads, for the one that comes kAhead later.
+template <typename KeyOf>
+void PrefetchAhead(const KeySlots& slots, size_t i, size_t n, KeyOf key_of) {
+  if (i + 2 * kAhead < n) slots.PrefetchKey(key_of(i + 2 * kAhead));
+  if (i + kAhead < n) slots.PrefetchChain(key_of(i + kAhead));
 }
 
 // Calls run(from, to) for runs of entries with the same number of columns, of entries that are sorted by it.
@@ -79,8 +87,9 @@ Status ExternalTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
 ExternalTier::Hidden ExternalTier::Hide(const std::vector<int64_t>& keys) {
   Hidden hidden;
   MutexLock lock(mutex_);
-  for (const int64_t key : keys) {
-    const uint32_t location = slots_.Find(key);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    PrefetchAhead(slots_, i, keys.size(), [&](size_t at) { return keys[at]; });
+    const uint32_t location = slots_.Find(keys[i]);
     if (location == KeySlots::kNone) continue;
     hidden.emplace_back(location, slots_.held(location)->number);
     slots_.Hide(location);
@@ -146,7 +155,10 @@ Status ExternalTier::Write(Span<const WriteRecord> records, uint32_t* locations)
     return inserted;
   }
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < records.size(); ++i) locations[i] = slots_.Add(records[i].header);
+  for (size_t i = 0; i < records.size(); ++i) {
+    PrefetchAhead(slots_, i, records.size(), [&](size_t at) { return records[at].header.key; });
+    locations[i] = slots_.Add(records[i].header);
+  }
   return OkStatus();
 }
 
@@ -167,6 +179,7 @@ Status ExternalTier::Read(Span<ReadRecord> records) {
     MutexLock lock(mutex_);
     layout = layout_;
     for (uint32_t i = 0; i < records.size(); ++i) {
+      if (i + kAhead < records.size()) slots_.Prefetch(records[i + kAhead].location);
       ReadRecord& record = records[i];
       const KeySlots::Slot* const slot = slots_.held(record.location);
       if (slot == nullptr) {
@@ -206,6 +219,7 @@ Status ExternalTier::ReadAlike(const RowLayout& layout, Span<ReadRecord> records
   MT_RETURN_IF_ERROR(store_->Find(keys, layout, num_columns, found.data(), rows));
   MutexLock lock(mutex_);
   for (size_t i = 0; i < wanted.size(); ++i) {
+    if (i + kAhead < wanted.size()) slots_.Prefetch(records[wanted[i + kAhead].record].location);
     ReadRecord& record = records[wanted[i].record];
     const KeySlots::Slot* const slot = slots_.held(record.location);
     if (slot == nullptr || slot->number != wanted[i].number) {  // written, removed or freed meanwhile
@@ -229,9 +243,11 @@ bool ExternalTier::MayReach(uint32_t location, int64_t min_version, int64_t min_
 
 void ExternalTier::Free(Span<const KeyLocation> records) {
   MutexLock lock(mutex_);
-  for (const KeyLocation& record : records) {
-    MT_CHECK(slots_.Has(record.location, record.key));
-    slots_.Release(record.location);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) slots_.Prefetch(records[i + kAhead].location);
+    PrefetchAhead(slots_, i, records.size(), [&](size_t at) { return records[at].key; });
+    MT_CHECK(slots_.Has(records[i].location, records[i].key));
+    slots_.Release(records[i].location);
   }
 }
 

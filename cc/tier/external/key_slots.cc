@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "cc/base/hash.h"
-
 namespace multitier {
 
 uint32_t* KeySlots::HeadOf(int64_t key) { return &heads_[HashKey(key) & (heads_.size() - 1)]; }
@@ -34,6 +32,7 @@ uint32_t KeySlots::Add(const RecordHeader& header) {
   const uint32_t location = free_;
   Slot& slot = slots_[location];
   free_ = slot.next;
+  Prefetch(free_);
   slot.key = header.key;
   slot.version = header.version;
   slot.frequency = header.frequency;

@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "cc/base/hash.h"
+#include "cc/base/prefetch.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
@@ -56,6 +58,17 @@ class KeySlots {
   // Whether the location has a record of that key, hidden or not.
   bool Has(uint32_t location, int64_t key) const {
     return location < slots_.size() && slots_[location].used && slots_[location].key == key;
+  }
+  // Brings the slot of a location, and what Find and Add read of a key first, into the processor's cache.
+  void Prefetch(uint32_t location) const {
+    if (location < slots_.size()) PrefetchLine(&slots_[location]);
+  }
+  void PrefetchKey(int64_t key) const {
+    if (!heads_.empty()) PrefetchLine(&heads_[HashKey(key) & (heads_.size() - 1)]);
+  }
+  // The same of the first slot of the key's chain.
+  void PrefetchChain(int64_t key) const {
+    if (!heads_.empty()) Prefetch(heads_[HashKey(key) & (heads_.size() - 1)]);
   }
   uint32_t end() const { return static_cast<uint32_t>(slots_.size()); }
   int64_t used() const { return used_; }
