@@ -1,6 +1,7 @@
 """Files of other programs, as tf_multitier.checkpoint and convert read them: Parquet, NumPy, raw, DeepRec, plain TensorFlow."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -103,6 +104,47 @@ def test_file_names_of_other_programs_are_found(tmp_path, capsys):
     assert convert.main(["--from=parquet", source, "--to=npz", out, "--tables=my tabel"]) == 2
     expected = "expected one of the tables 100%, größe, my table; found 'my tabel': did you mean 'my table'?"
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key_type", ["int32", "int64", "uint64"])
+@pytest.mark.parametrize("value_type", ["float16", "float64"])
+def test_npz_of_keys_and_values_is_read(tmp_path, key_type, value_type):
+    keys, values = np.array([3, 1], key_type), np.array(_ONE_TWO, value_type)
+    np.savez(tmp_path / "user.npz", keys=keys, values=values)
+    np.savez_compressed(tmp_path / "item.npz", keys=keys, values=values, frequencies=keys)
+    out = str(tmp_path / "out")
+    assert convert.main(["--from=npz", str(tmp_path), "--to=checkpoint", out]) == 0
+    for name, frequencies in [("user", [0, 0]), ("item", [1, 3])]:
+        rows = checkpoint.load(out).tables[name].read()
+        order = np.argsort(rows.keys)
+        assert rows.keys[order].tolist() == [1, 3]
+        assert rows.data[order].tolist() == _ONE_TWO[::-1]
+        assert rows.frequencies[order].tolist() == frequencies
+
+
+@pytest.mark.parametrize(
+    "change, found",
+    [
+        (dict(keys=np.ones(2)), "keys as float64 [2] in place of integers [n]"),
+        (dict(keys=np.ones((2, 1), int)), "keys as int64 [2, 1] in place of integers [n]"),
+        (
+            dict(values=np.ones(2)),
+            "values as float64 [2] in place of float16, float32 or float64 [2, dim]",
+        ),
+        (dict(values=np.ones((3, 2))), "values as float64 [3, 2] in place of"),
+        (dict(values=np.ones((2, 0))), "values as float64 [2, 0] in place of"),
+        (dict(values=np.ones((2, 2), int)), "values as int64 [2, 2] in place of float16"),
+        (dict(versions=np.ones(3, int)), "versions as int64 [3] in place of integers [2]"),
+    ],
+)
+def test_npz_of_other_arrays_is_refused(tmp_path, change, found):
+    path = str(tmp_path / "rows.npz")
+    np.savez(path, **dict(dict(keys=np.arange(2), values=np.ones((2, 2))), **change))
+    with pytest.raises(
+        ValueError, match=re.escape(f"'{path}': expected an .npz file with")
+    ) as error:
+        checkpoint.load_npz(path)
+    assert found in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4damaged", b"\x93NUMPY", "other", "array"])

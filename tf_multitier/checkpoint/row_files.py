@@ -6,6 +6,7 @@ Keys that a filter counts and has not admitted have no row. They are not in thes
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import zlib
@@ -278,12 +279,43 @@ def save_npz(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     return len(rows)
 
 
+def _plain_rows(arrays):
+    """The Rows of arrays that another program saved: `keys` and `values`, and perhaps `frequencies` and `versions`."""
+
+    def array(name, kinds, shape, otherwise=None):
+        found = arrays[name] if name in arrays or otherwise is None else otherwise
+        if found.dtype.kind not in kinds or any(
+            n not in (None, m) for n, m in itertools.zip_longest(shape, found.shape, fillvalue=-1)
+        ):
+            expected = f"{'integers' if 'i' in kinds else 'float16, float32 or float64'} [{', '.join(str(n or 'n') for n in shape)}]"
+            raise ValueError(
+                f"{name} as {found.dtype.name} {list(found.shape)} in place of {expected}"
+            )
+        return found
+
+    keys = array("keys", "iu", (None,))
+    n = len(keys)
+    values = arrays["values"]
+    dim = max(values.shape[1], 1) if values.ndim == 2 else "dim"
+    values = array("values", "f", (n, dim)).astype(np.float32)
+    return Rows(
+        [("value", dim, 0.0)],
+        keys if keys.dtype in (np.uint64, np.uint32) else keys.astype(np.int64),
+        array("frequencies", "iu", (n,), np.zeros(n, np.int64)).astype(np.int64),
+        array("versions", "iu", (n,), np.full(n, -1)).astype(np.int64),
+        values,
+    )
+
+
 def load_npz(path: str | os.PathLike) -> Rows:
-    """The rows in an .npz file that `save_npz` or `python3 -m tf_multitier.tools.salvage` wrote.
+    """The rows in an .npz file that `save_npz` or `python3 -m tf_multitier.tools.salvage` wrote, or another program.
+
+    That of another program has `keys`, integers [n], and `values`, float16, float32 or float64 [n, dim]. It may have `frequencies` and
+    `versions`, integers [n]; else they are 0 and -1.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: it is damaged, or lacks an array.
+      ValueError: it is damaged, or lacks an array, or one has another type or shape.
     """
     names = ("columns", "keys", "frequencies", "versions", "data", "value_dtype")
     try:
@@ -291,6 +323,8 @@ def load_npz(path: str | os.PathLike) -> Rows:
             damaged = arrays.zip.testzip()  # NumPy may end to read an array before its checksum
             if damaged is not None:
                 raise ValueError(f"a wrong checksum of {damaged}")
+            if "values" in arrays and "data" not in arrays:
+                return _plain_rows(arrays)
             columns, *others, dtype = [arrays[name] for name in names]
             return Rows(
                 [tuple(column) for column in json.loads(str(columns))],
@@ -301,7 +335,7 @@ def load_npz(path: str | os.PathLike) -> Rows:
         raise
     except Exception as error:  # noqa: BLE001  NumPy and zipfile meet damage with errors of many kinds
         raise ValueError(
-            f"'{os.fspath(path)}': expected an .npz file with {', '.join(names)}, found {error}"
+            f"'{os.fspath(path)}': expected an .npz file with {', '.join(names)}, or with keys and values, found {error}"
         ) from None
 
 
