@@ -162,7 +162,8 @@ struct SealedFile {
   int64_t rows = 0;                 // records held
   std::vector<uint64_t> held;       // [slots] bits
   std::vector<uint32_t> locations;  // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
-  // While this exists, the tier moves no single record out of the file. It may replace the whole file by a copy.
+  // While this exists, the tier moves no single record out of the file. It may replace the whole file by a copy. It goes before
+  // the tier does.
   std::shared_ptr<const void> hold;
 };
 struct SealedFiles {

@@ -56,7 +56,7 @@ TEST_F(LinkedFilesTest, AFileIsSyncedBeforeItIsLinked) {
   Start();
   PutAll(1);
   ASSERT_TRUE(tier_->Compact().ok());  // seals, and syncs nothing
-  const SealedFile file = tier_->TakeSealedFiles().files.at(0);
+  SealedFile file = tier_->TakeSealedFiles().files.at(0);
   const uint64_t links = env_->calls(FaultKind::kLink);
   env_->FailNth(FaultKind::kSync, 1, PosixError("fsync", file.path, EIO));
   const Status refused = tier_->LinkSealedFile(file, "d/link");
@@ -67,6 +67,7 @@ TEST_F(LinkedFilesTest, AFileIsSyncedBeforeItIsLinked) {
   // The kernel may have dropped what was written. Linux says so once: the next sync of the file would succeed.
   EXPECT_FALSE(tier_->LinkSealedFile(file, "d/link").ok());
   EXPECT_EQ(Taken().count(file.path), 0u);
+  file.hold.reset();  // before the tier
   End();
 }
 
@@ -84,7 +85,7 @@ TEST_F(LinkedFilesTest, FilesAreSyncedBeforeTheMomentOfASave) {
 TEST_F(LinkedFilesTest, ALinkedFileSurvivesALossOfPower) {
   keep_ = false;
   Fill();
-  const SealedFile file = tier_->TakeSealedFiles().files.at(0);
+  SealedFile file = tier_->TakeSealedFiles().files.at(0);
   ASSERT_TRUE(tier_->LinkSealedFile(file, "d/link").ok());
   ASSERT_TRUE(env_->SyncDir("d").ok());
   std::string before(file.bytes, '\0'), after(file.bytes, '\0');
@@ -92,6 +93,7 @@ TEST_F(LinkedFilesTest, ALinkedFileSurvivesALossOfPower) {
   ASSERT_TRUE(env_->DropUnsyncedData().ok());
   ASSERT_TRUE((*env_->NewRandomAccessFile("d/link"))->Read(0, file.bytes, after.data()).ok());
   EXPECT_TRUE(before == after);
+  file.hold.reset();  // before the tier
   End();
 }
 
