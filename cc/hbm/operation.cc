@@ -332,16 +332,23 @@ void HbmTable::ComeDown(Operation* op) {
   rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;
   const device::PlacedCounts& placed = op->counted->placed;
-  surely_in_hbm_ += placed.rows + std::max<int64_t>(0, int64_t{op->counted->created} - placed.unplaced);
   op->complete = placed.to_place == op->counted->misses && placed.unplaced == 0;
   const uint32_t out = placed.dirty_victims + op->counted->changed;
-  if (out == 0) return;
   const size_t stride = table_->stride();
-  op->busy = true;
-  Insist([&] { return device_->Copy(stream_, op->outbox_rows, op->exchange.outbox_rows, out * stride); });
-  Insist([&] { return device_->Copy(stream_, op->outbox_keys, op->exchange.outbox_keys, out * sizeof(int64_t)); });
-  Insist([&] { return Synchronize(op); });
-  if (!broken().ok()) return;
+  if (out > 0) {
+    op->busy = true;
+    Insist([&] { return device_->Copy(stream_, op->outbox_rows, op->exchange.outbox_rows, out * stride); });
+    Insist([&] { return device_->Copy(stream_, op->outbox_keys, op->exchange.outbox_keys, out * sizeof(int64_t)); });
+    Insist([&] { return Synchronize(op); });
+    if (!broken().ok()) return;
+  }
+  int64_t created = op->counted->created;  // in HBM: without those that got no place there
+  for (uint32_t i = placed.dirty_victims; i < out; ++i) {
+    const auto* header = reinterpret_cast<const device::DeviceRowHeader*>(op->outbox_rows + i * stride);
+    created -= (header->flags & device::kRowNew) != 0;
+  }
+  surely_in_hbm_ += placed.rows + created;
+  if (out == 0) return;
   handed_down_ += out;
   rows_below_.PutBack(Span<const int64_t>(op->outbox_keys, out), stride, op->outbox_rows, &op->scratch);
 }

@@ -207,6 +207,31 @@ TEST(Births, RowsAreBornAfterProvisionalOnesLeft) {
   newborn.ExpectSame();
 }
 
+// An update creates rows in HBM and trains others that find no place there: they were below before.
+TEST(Births, RowsThatFindNoPlaceDoNotCountAsCreated) {
+  Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 40, /*rows=*/120);  // of which slots take half
+  const auto both = [&](const auto& call) {
+    call(newborn.table.get());
+    call(newborn.plain.get());
+  };
+  const auto train = [&](std::vector<int64_t> keys, const std::vector<int64_t>& more, const std::vector<int64_t>& most) {
+    keys.insert(keys.end(), more.begin(), more.end());
+    keys.insert(keys.end(), most.begin(), most.end());
+    both([&](EmbeddingTable* table) { MT_ASSERT_OK(Sgd(keys, 1.0f, 40).Run(table)); });
+  };
+  const auto remove = [&](const std::vector<int64_t>& keys) {
+    both([&](EmbeddingTable* table) { MT_ASSERT_OK(table->Remove(keys, nullptr)); });
+  };
+  train(Range(0, 70), {}, {});  // the last ten find no place
+  remove(Range(0, 20));
+  train(Range(100, 120), Range(60, 70), Range(20, 60));  // now the first twenty do
+  EXPECT_EQ(TierOf(newborn.table.get(), {119, 60}), (std::vector<int32_t>{0, 1}));
+  remove(Range(20, 60));
+  train(Range(60, 70), {}, {});  // now all rows are in HBM
+  EXPECT_TRUE(newborn.Bears(Range(200, 210)));
+  newborn.ExpectSame();
+}
+
 TEST(Births, OverTiersRowsAreBornUntilOneLeaves) {
   Newborn newborn(Spec(InitializerKind::kUniform, 0.0f, 1.0f), 40, /*rows=*/120);  // of which slots take half
 
