@@ -119,27 +119,45 @@ void DeviceQueue::RunSettles(uint64_t last, const Status& done) {
   for (const auto& settle : settles) settle(done);
 }
 
-Status DeviceQueue::CopyUp(void* to, const void* from, size_t bytes) {
+Result<DeviceQueue::Staged> DeviceQueue::TakeStaged(size_t bytes) {
   constexpr size_t kLeast = 4096;
-  MutexLock lock(staged_mutex_);
-  auto at = staged_.begin();
-  for (; at != staged_.end(); ++at) {
-    if (at->pinned.bytes() < bytes) continue;
-    MT_ASSIGN_OR_RETURN(const bool copied, device_->Happened(at->copied));
-    if (copied) break;
+  {
+    MutexLock lock(staged_mutex_);
+    for (auto at = staged_.begin(); at != staged_.end(); ++at) {
+      if (at->pinned.bytes() < bytes) continue;
+      MT_ASSIGN_OR_RETURN(const bool copied, device_->Happened(at->copied));
+      if (!copied) continue;
+      Staged staged = std::move(*at);
+      staged_.erase(at);
+      return staged;
+    }
   }
-  if (at == staged_.end()) {
-    size_t size = kLeast;
-    while (size < bytes) size *= 2;
-    MT_ASSIGN_OR_RETURN(device::Buffer pinned, device::Buffer::Pinned(device_, size));
-    MT_ASSIGN_OR_RETURN(const device::Event copied, device_->NewEvent());
-    at = staged_.insert(staged_.end(), Staged{std::move(pinned), copied});
-  }
-  std::memcpy(at->pinned.as<void>(), from, bytes);
-  MT_RETURN_IF_ERROR(device_->Copy(stream_, to, at->pinned.as<void>(), bytes));
-  const Status recorded = device_->Record(stream_, at->copied);
+  size_t size = kLeast;
+  while (size < bytes) size *= 2;
+  Staged staged;
+  MT_ASSIGN_OR_RETURN(staged.pinned, device::Buffer::Pinned(device_, size));
+  MT_ASSIGN_OR_RETURN(staged.copied, device_->NewEvent());
+  return staged;
+}
+
+Status DeviceQueue::CopyUp(void* to, const Staged& staged, size_t bytes) {
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, to, staged.pinned.as<void>(), bytes));
+  const Status recorded = device_->Record(stream_, staged.copied);
   // Without the event there is no way to ask whether the copy is done: wait for it.
   return recorded.ok() ? recorded : device_->Synchronize(stream_);
+}
+
+void DeviceQueue::GiveBack(Staged staged) {
+  MutexLock lock(staged_mutex_);
+  staged_.push_back(std::move(staged));
+}
+
+Status DeviceQueue::CopyUp(void* to, const void* from, size_t bytes) {
+  MT_ASSIGN_OR_RETURN(Staged staged, TakeStaged(bytes));
+  std::memcpy(staged.pinned.as<void>(), from, bytes);
+  const Status copied = CopyUp(to, staged, bytes);
+  GiveBack(std::move(staged));
+  return copied;
 }
 
 void DeviceQueue::SkipTo(uint64_t operation) {

@@ -57,7 +57,16 @@ class DeviceQueue {
   void SettleLater(std::function<void(const Status& done)> settle);
   void Settle();
 
-  // Copies host memory, which may be reused at once, to the device.
+  // Pinned memory that is given back once copied: the next one gets it when the device has read it.
+  struct Staged {
+    device::Buffer pinned;
+    device::Event copied;  // out of it
+  };
+  // At least `bytes`. Not under a lock: it may allocate.
+  Result<Staged> TakeStaged(size_t bytes);
+  Status CopyUp(void* to, const Staged& staged, size_t bytes);
+  void GiveBack(Staged staged);
+  // Copies host memory, which may be reused at once, to the device. Not under a lock.
   Status CopyUp(void* to, const void* from, size_t bytes);
 
   uint64_t NextOperation() MT_REQUIRES(enqueue_) { return ++last_operation_; }
@@ -65,11 +74,6 @@ class DeviceQueue {
   void SkipTo(uint64_t operation);
 
  private:
-  struct Staged {
-    device::Buffer pinned;
-    device::Event copied;  // out of it
-  };
-
   explicit DeviceQueue(std::shared_ptr<device::Device> device) : device_(std::move(device)) {}
 
   const std::shared_ptr<device::Device> device_;

@@ -39,10 +39,10 @@ class AbsentKeys {
     auto* const counts = scratch_->OnDevice<uint32_t>(n_);
     auto* const sums = scratch_->OnDevice<float>(floats_);
     auto* const rows = scratch_->OnDevice<uint8_t*>(n_);
-    Upload upload(scratch_, Upload::Room<device::Table>(tables.size()) + Upload::Room<int64_t>(n_) +
-                                Upload::Room<uint32_t>(n_) + Upload::Room<uint32_t>(1) +
-                                Upload::Room<device::Piece>(size_t{n_} * 2));
-    MT_RETURN_IF_ERROR(scratch_->status());
+    Upload upload(queue, scratch_,
+                  Upload::Room<device::Table>(tables.size()) + Upload::Room<int64_t>(n_) + Upload::Room<uint32_t>(n_) +
+                      Upload::Room<uint32_t>(1) + Upload::Room<device::Piece>(size_t{n_} * 2));
+    MT_RETURN_IF_ERROR(upload.status());
     std::vector<int64_t> keys;
     std::vector<uint32_t> key_tables;
     std::vector<device::Piece> pieces;
@@ -71,7 +71,7 @@ class AbsentKeys {
     const auto enqueue = [&]() -> Status {
       const device::Stream stream = queue->stream();
       MutexLock lock(queue->enqueue());
-      MT_RETURN_IF_ERROR(upload.Send(queue));
+      MT_RETURN_IF_ERROR(upload.Send());
       MT_RETURN_IF_ERROR(device->kernels().find(stream, find));
       MT_RETURN_IF_ERROR(device->kernels().pieces(stream, copies));
       MT_RETURN_IF_ERROR(device->Copy(stream, missed_, missed, n_ * sizeof(uint32_t)));
@@ -134,7 +134,8 @@ Status DevicePlan::State::UpdateFilteredTogether(const std::vector<Filtered>& up
   DeviceQueue* const queue = tables[0]->queue();
   device::Device* const device = tables[0]->device();
   const std::shared_ptr<Scratch> memory = tables[0]->NewScratch();
-  Upload upload(memory.get(), RoomOfUpdates(kept.size()));
+  Upload upload(queue, memory.get(), RoomOfUpdates(kept.size()));
+  if (!note(upload.status())) return first;
   const std::vector<uint32_t> none(1, 0);
   uint32_t* const created = upload.Add(none);  // rows are created below
   AbsentKeys absent(begun, memory.get());
@@ -162,7 +163,7 @@ Status DevicePlan::State::UpdateFilteredTogether(const std::vector<Filtered>& up
     trained.push_back(kept[i]);
   }
   const std::vector<RuleLaunch> launches = DescribeByRule(trained, &upload);
-  const Status sent = trained.empty() ? OkStatus() : Repeated([&] { return upload.Send(queue); });
+  const Status sent = trained.empty() ? OkStatus() : Repeated([&] { return upload.Send(); });
   for (const auto& one : trained) {
     if (!sent.ok()) one->Note(sent);
   }

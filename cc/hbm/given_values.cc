@@ -49,8 +49,8 @@ class GivenValues {
   Status Run(const Gradients* gradients) {
     auto* const bad = scratch_->Pinned<uint32_t>(1);
     auto* const bad_on_device = scratch_->OnDevice<uint32_t>(1);
-    Upload upload(scratch_.get(), OutputGroup::Room(1) + GradientGroup::Room(1));
-    MT_RETURN_IF_ERROR(scratch_->status());
+    Upload upload(queue_, scratch_.get(), OutputGroup::Room(1) + GradientGroup::Room(1));
+    MT_RETURN_IF_ERROR(upload.status());
     MT_RETURN_IF_ERROR(Describe(gradients, bad_on_device, &upload));
     Status status;
     {
@@ -77,7 +77,7 @@ class GivenValues {
 
   Status Enqueue(const Gradients* gradients, uint32_t* bad, const Upload& upload) {
     MT_RETURN_IF_ERROR(device_->Fill(queue_->stream(), bad, 0xff, sizeof(uint32_t)));
-    MT_RETURN_IF_ERROR(upload.Send(queue_));
+    MT_RETURN_IF_ERROR(upload.Send());
     MT_RETURN_IF_ERROR(group_.EnqueueRows());
     if (gradients == nullptr) return group_.EnqueueValues();
     MT_RETURN_IF_ERROR(group_.EnqueueScales());

@@ -147,7 +147,7 @@ Status GroupFind::DescribeAll(Upload* upload) {
 
 Status GroupFind::Enqueue(const Upload& upload) {
   device::Device& d = *device_;
-  MT_RETURN_IF_ERROR(upload.Send(queue_));
+  MT_RETURN_IF_ERROR(upload.Send());
   MT_RETURN_IF_ERROR(outputs_.EnqueueRows());
   if (n_ > 0) {
     MT_RETURN_IF_ERROR(d.Fill(stream_, dedup_.set, 0xff, dedup_.set_size * sizeof(uint32_t)));
@@ -196,10 +196,11 @@ bool GroupFind::Run() {
   if (status_.ok() && !bearing_.empty()) status_ = TakeBirths();
   if (!status_.ok()) return false;
   const size_t members = members_.size();
-  Upload upload(scratch_.get(), Upload::Room<device::KeySource>(members) + Upload::Room<uint32_t>(members) +
-                                    Upload::Room<device::Table>(members) + Upload::Room<device::MemberCounts>(members) +
-                                    OutputGroup::Room(members) + RoomOfBirths());
-  status_ = scratch_->status();
+  Upload upload(queue_, scratch_.get(),
+                Upload::Room<device::KeySource>(members) + Upload::Room<uint32_t>(members) +
+                    Upload::Room<device::Table>(members) + Upload::Room<device::MemberCounts>(members) +
+                    OutputGroup::Room(members) + RoomOfBirths());
+  status_ = upload.status();
   if (!status_.ok()) return false;
   status_ = DescribeAll(&upload);
   if (!status_.ok()) return false;

@@ -164,7 +164,7 @@ Status GroupFind::DescribeStaged(const std::vector<Missing>& missing, Upload* up
 Status GroupFind::EnqueueStaged(const std::vector<Missing>& missing, const Upload& upload) {
   device::Device& d = *device_;
   const Missing& last = missing.back();
-  MT_RETURN_IF_ERROR(upload.Send(queue_));
+  MT_RETURN_IF_ERROR(upload.Send());
   MT_RETURN_IF_ERROR(d.Copy(stream_, stage_.staged_rows, staged_, last.offset + last.misses * last.stride));
   if (places_) MT_RETURN_IF_ERROR(d.Fill(stream_, zeros_, 0, zero_words_ * sizeof(uint64_t)));
   for (const Member& member : members_) {
@@ -273,9 +273,10 @@ Status GroupFind::BringUpTogether() {
   if (missing.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(TakePlaces(missing));
   const size_t members = members_.size();
-  Upload upload(scratch_.get(), Upload::Room<device::StagedMember>(members) + Upload::Room<device::PlacedCounts>(members + 1) +
-                                    OutputGroup::Room(missing.size()));
-  MT_RETURN_IF_ERROR(scratch_->status());
+  Upload upload(queue_, scratch_.get(),
+                Upload::Room<device::StagedMember>(members) + Upload::Room<device::PlacedCounts>(members + 1) +
+                    OutputGroup::Room(missing.size()));
+  MT_RETURN_IF_ERROR(upload.status());
   Status status;
   {
     MutexLock lock(queue_->enqueue());

@@ -124,13 +124,13 @@ Status OutputGroup::EnqueueValues() const {
 Status SoleOutput::Take(Operation* op) {
   const MemberOutput::Keys keys{op->find.rows, nullptr, op->find.num_keys, nullptr, op->dedup.inverse, op->first_bad, op->n};
   MT_RETURN_IF_ERROR(member_->Describe(keys, op->training, &op->scratch));
-  upload_.emplace(&op->scratch, OutputGroup::Room(1));
-  MT_RETURN_IF_ERROR(op->scratch.status());
+  upload_.emplace(op->table->queue(), &op->scratch, OutputGroup::Room(1));
+  MT_RETURN_IF_ERROR(upload_->status());
   return group_.Describe({member_}, /*brought_up=*/false, &*upload_);
 }
 
-Status SoleOutput::Prepare(Operation* op) {
-  MT_RETURN_IF_ERROR(upload_->Send(op->table->queue()));
+Status SoleOutput::Prepare(Operation*) {
+  MT_RETURN_IF_ERROR(upload_->Send());
   return group_.EnqueueRows();
 }
 

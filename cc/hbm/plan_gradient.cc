@@ -71,11 +71,11 @@ Status GradientGroup::Enqueue(device::Stream stream, const device::DeviceKernels
 Status DevicePlan::State::EnqueueGradients(const std::vector<device::GradientMember>& gradients) {
   if (gradients.empty()) return OkStatus();
   HbmTable* const table = members[0].output->table();
-  Upload upload(scratch.get(), GradientGroup::Room(gradients.size()));
-  MT_RETURN_IF_ERROR(scratch->status());
+  Upload upload(table->queue(), scratch.get(), GradientGroup::Room(gradients.size()));
+  MT_RETURN_IF_ERROR(upload.status());
   GradientGroup group;
   MT_RETURN_IF_ERROR(group.Describe(gradients, /*given_values=*/false, &upload));
-  MT_RETURN_IF_ERROR(upload.Send(table->queue()));
+  MT_RETURN_IF_ERROR(upload.Send());
   return group.Enqueue(table->queue()->stream(), table->device()->kernels());
 }
 

@@ -91,8 +91,8 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
   KeptUpdates kept;
   kept.scratch = table->NewScratch();
   kept.created = kept.scratch->Pinned<uint32_t>(updates.size());
-  Upload upload(kept.scratch.get(), GradientGroup::Room(gradients.size()) + RoomOfUpdates(updates.size()));
-  MT_RETURN_IF_ERROR(kept.scratch->status());
+  Upload upload(queue, kept.scratch.get(), GradientGroup::Room(gradients.size()) + RoomOfUpdates(updates.size()));
+  MT_RETURN_IF_ERROR(upload.status());
   uint32_t* const created = upload.Add(std::vector<uint32_t>(updates.size(), 0));
   GradientGroup backward;
   MT_RETURN_IF_ERROR(backward.Describe(gradients, /*given_values=*/false, &upload));
@@ -117,7 +117,7 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
     if (first.ok()) first = begun.status();
   }
   const std::vector<RuleLaunch> launches = DescribeByRule(kept.updates, &upload);
-  MT_RETURN_IF_ERROR(Repeated([&] { return upload.Send(queue); }));
+  MT_RETURN_IF_ERROR(Repeated([&] { return upload.Send(); }));
   MT_RETURN_IF_ERROR(Repeated([&] { return backward.Enqueue(queue->stream(), kernels); }));
   left->filtered = std::move(filtered);  // their sums are enqueued
   for (const size_t i : others) {

@@ -1,6 +1,7 @@
 // Upload: the small arrays of an operation, which go to the device in one copy.
 //
-// The memory is taken first, so that arrays can have pointers to one another: `room` bytes, the sum of Room<T>(n) of all.
+// The memory is taken first, so that arrays can have pointers to one another: `room` bytes, the sum of Room<T>(n) of all. That
+// of the host is pinned, and may have to be allocated: so not under the lock of the queue.
 // Thread-compatible.
 
 #ifndef CC_HBM_UPLOAD_H_
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -24,18 +26,30 @@ class Upload {
     return (n * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  // Look at the scratch's status() before use.
-  Upload(Scratch* scratch, size_t room) : to_(scratch->OnDevice<uint8_t>(room)), bytes_(room, 0) {}
+  // Look at status() before use.
+  Upload(DeviceQueue* queue, Scratch* scratch, size_t room)
+      : queue_(queue), to_(scratch->OnDevice<uint8_t>(room)), room_(room), status_(scratch->status()) {
+    if (!status_.ok()) return;
+    auto staged = queue->TakeStaged(room);
+    status_ = staged.status();
+    if (staged.ok()) staged_ = *std::move(staged);
+  }
+  ~Upload() {
+    if (status_.ok()) queue_->GiveBack(std::move(staged_));
+  }
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
 
-  // Where the array will be on the device.
+  // Of the scratch memory, too.
+  const Status& status() const { return status_; }
+
+  // Where the array will be on the device. REQUIRES: status() is OK
   template <typename T>
   T* Add(const T* from, size_t n) {
     const size_t begin = used_;
     used_ += Room<T>(n);
-    if (used_ > bytes_.size()) return nullptr;  // Send says so
-    if (n > 0) std::memcpy(bytes_.data() + begin, from, n * sizeof(T));
+    if (used_ > room_) return nullptr;  // Send says so
+    if (n > 0) std::memcpy(staged_.pinned.as<uint8_t>() + begin, from, n * sizeof(T));
     return reinterpret_cast<T*>(to_ + begin);
   }
   template <typename T>
@@ -44,16 +58,19 @@ class Upload {
   }
 
   // Enqueues the copy.
-  Status Send(DeviceQueue* queue) const {
-    if (used_ <= bytes_.size()) return queue->CopyUp(to_, bytes_.data(), used_);
-    return InternalError("an upload to the device: expected at most ", bytes_.size(), " bytes, found ", used_);
+  Status Send() const {
+    if (used_ <= room_) return queue_->CopyUp(to_, staged_, used_);
+    return InternalError("an upload to the device: expected at most ", room_, " bytes, found ", used_);
   }
 
  private:
   static constexpr size_t kAlignment = 16;
 
+  DeviceQueue* const queue_;
   uint8_t* const to_;
-  std::vector<uint8_t> bytes_;
+  const size_t room_;
+  Status status_;
+  DeviceQueue::Staged staged_;
   size_t used_ = 0;
 };
 

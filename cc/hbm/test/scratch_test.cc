@@ -32,6 +32,10 @@ class LockWatchingDevice : public device::EmulatedDevice {
     Look();
     return EmulatedDevice::Allocate(bytes);
   }
+  Result<void*> AllocatePinned(size_t bytes) override {
+    Look();
+    return EmulatedDevice::AllocatePinned(bytes);
+  }
   void Watch(DeviceQueue* queue) { queue_ = queue; }
   int looks() const { return looks_; }
   int held() const { return held_; }
