@@ -196,6 +196,7 @@ strategy.barrier()
 ALIKE = """
 from tf_multitier import _build_info
 from tf_multitier._src.processes import world as worlds
+from tf_multitier._src.tensorflow.library import ops
 with strategy.scope():
     items = tf_multitier.get_embedding_variable("items", 4 + 4 * rank)
     pages = tf_multitier.get_embedding_variable("pages", 4, initializer=tf.constant_initializer(float(rank)))
@@ -217,7 +218,11 @@ _build_info.SOURCES = built_from
 tf.nn.embedding_lookup(users, [1])  # the world is still whole
 if rank == 0:
     strategy._world.timeout = 3
-    late = "rank 0 of 2: expected all ranks in the same step within 60 seconds, found one that is late or dead .all ranks answer.: let train,"
+    number = ops.multitier_progress()[0] + 1
+    late = (
+        "rank 0 of 2: expected all ranks in the same step within 60 seconds, found one that is late or dead "
+        f".collective {number} of this process, all ranks answer.: let train,"
+    )
     refused(tf.errors.DeadlineExceededError, late, tf.function(lambda: strategy.barrier()))  # nobody uses its result
     open(folder + "/late", "w").close()
 else:

@@ -338,7 +338,7 @@ watch: the watch also ends when nothing holds this tensor any more.
 
 tokens: the ordering token of the collective that comes next.
 seconds: at most 1e9.
-message, cure: of the DeadlineExceeded error: "<message> (no answer from rank 1)<cure>".
+message, cure: of the DeadlineExceeded error: "<message> (collective 12 of this process, no answer from rank 1)<cure>".
 processes: those of the world, which are asked then.
 )doc");
 

@@ -96,7 +96,7 @@ class Watches {
     return watches;
   }
 
-  // The error of a collective that is late: "<message> (<who answers)<cure>".
+  // The error of a collective that is late: "<message> (collective 12 of this process, <who answers>)<cure>".
   struct Error {
     std::string message, cure;
     std::vector<std::string> processes;  // of the world
@@ -150,15 +150,16 @@ class Watches {
     while (true) {
       const auto now = Clock::now();
       std::vector<Watched> late;
+      const int64_t first = watched_.empty() ? 0 : watched_.begin()->first.second + 1;
       while (!watched_.empty() && watched_.begin()->first.first <= now) {
         late.push_back(std::move(watched_.extract(watched_.begin()).mapped()));
       }
       if (!late.empty()) {
         late_ = true;
         lock.Unlock();
-        const std::string found = WhoAnswers(late.front());
+        const std::string found = absl::StrCat(" (collective ", first, " of this process, ", WhoAnswers(late.front()), ")");
         for (const auto& [executor, error] : late) {
-          executor->StartAbort(absl::DeadlineExceededError(absl::StrCat(error->message, " (", found, ")", error->cure)));
+          executor->StartAbort(absl::DeadlineExceededError(absl::StrCat(error->message, found, error->cure)));
         }
         late.clear();  // destroyed without the lock
         lock.Lock();
