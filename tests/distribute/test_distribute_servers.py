@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from concurrent import futures
 
 import pytest
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 import tf_multitier
 from cluster_util import launch
+from ports import free_ports
 
 # A variable in two parts, on two servers. Each step trains the keys 5, 2, 2 and 3.
 PROGRAM = """
@@ -156,6 +159,21 @@ def test_workers_of_servers_look_for_the_chief_each_second():
         creator = tf.compat.v1.train.WorkerSessionCreator()
         creator._get_session_manager()
     assert creator._session_manager._recovery_wait_secs == 1
+
+
+def test_a_server_that_has_not_loaded_the_ops_is_an_error_with_its_cure():
+    [port] = free_ports(1)
+    start = f"import tensorflow as tf; tf.distribute.Server({{'ps': ['127.0.0.1:{port}']}}).join()"
+    with subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.DEVNULL) as server:
+        try:
+            with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
+                table = tf_multitier.get_embedding_variable("users", 4)
+                with tf.compat.v1.Session(f"grpc://127.0.0.1:{port}") as session:
+                    cure = "a session: expected servers with the ops of tf_multitier, found one without: start servers by"
+                    with pytest.raises(tf.errors.NotFoundError, match=cure):
+                        session.run(table.initializer)
+        finally:
+            server.kill()
 
 
 def serve(monkeypatch, config):

@@ -57,10 +57,20 @@ def on_next_server(
     except tf.errors.NotFoundError as error:
         if "Op type not registered" not in str(error):
             raise
-        raise RuntimeError(
-            f"{what}: expected servers with the ops of tf_multitier, found one without: start servers by "
-            "tf_multitier.distribute.serve(), or import tf_multitier in their program"
-        ) from error
+        raise RuntimeError(f"{what}: {_LACKS_OPS}") from error
+
+
+_LACKS_OPS = (
+    "expected servers with the ops of tf_multitier, found one without: start servers by tf_multitier.distribute.serve(), or import "
+    "tf_multitier in their program"
+)
+
+
+def what_a_server_lacks(session: typing.Any, error: tf.errors.OpError) -> str | None:
+    """What the message of a Session's error begins with, if a server has not loaded the ops."""
+    del session
+    is_ours = "Op type not registered 'Multitier" in error.message
+    return f"a session: {_LACKS_OPS}" if is_ours else None
 
 
 def is_on_server(variable: typing.Any) -> bool:

@@ -41,6 +41,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.composite_tensor_gradient import CompositeTensorGradient
 from tensorflow.python.framework.errors_impl import exception_type_from_error_code
+from tensorflow.python.framework.errors_impl import OpError
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import colocate_with
 from tensorflow.python.framework.ops import name_from_scope_name
@@ -154,6 +155,32 @@ def look_for_the_chief_every(seconds):
     defaults = list(made.__defaults__)
     defaults[place] = seconds
     made.__defaults__ = tuple(defaults)
+
+
+_explanations: list = []
+
+
+def explain_errors(explain):
+    """From now on, the message of each OpError of a Session begins with what explain(session, error) returns; None leaves it."""
+    if explain in _explanations:
+        return
+    if not _explanations:
+        wrap_method(BaseSession, "_do_call", _explained)
+    _explanations.append(explain)
+
+
+def _explained(original):
+    def call(self, fn, *args):
+        try:
+            return original(self, fn, *args)
+        except OpError as error:
+            found = [text for explain in _explanations if (text := explain(self, error))]
+            if not found:
+                raise
+            text = ": ".join([*found, error.message])
+            raise type(error)(error.node_def, error.op, text) from error
+
+    return call
 
 
 _watched: set = set()

@@ -90,6 +90,8 @@ RELIED_ON = tuple(Reliance(*row) for row in (
      "initializes or restores in create_session, which is wrapped"),
     ("f3f2fef2251baa2e", "training.monitored_session:Scaffold.finalize", "distribute/sessions.py", "the last that adds ops to the graph; wrapped"),
     ("03c7a3d81cbed5ae", "client.session:BaseSession.__init__", "distribute/sessions.py", "its arguments; wrapped"),
+    ("4cd6b905f3011b4a", "client.session:BaseSession._do_call", "_src/tensorflow/internals.py",
+     "raises the errors of all calls of a Session; wrapped"),
     ("684e8b34a4bf4b3e", "training.device_setter:replica_device_setter", "_src/patches.py",
      "places the ops that STANDARD_PS_OPS names"),
     ("838da63d79d5ca93", "training.checkpoint_utils:_init_from_checkpoint", "_src/patches.py", "reads an assignment map; wrapped"),

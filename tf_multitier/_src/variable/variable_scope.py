@@ -20,6 +20,7 @@ from tf_multitier._src.options.option_values import boolean
 from tf_multitier._src.processes import strategies
 from tf_multitier._src.processes import world
 from tf_multitier._src.tensorflow.internals import eager_seed
+from tf_multitier._src.tensorflow.internals import explain_errors
 from tf_multitier._src.tensorflow.internals import look_for_the_chief_every
 from tf_multitier._src.tensorflow.internals import name_from_scope_name
 from tf_multitier._src.variable import embedding_variable
@@ -208,6 +209,7 @@ def _make(
         variable = make_variable(name, attrs, matrix, trainable, collections)
         if strategies.is_on_server(variable):
             look_for_the_chief_every(1)
+            explain_errors(strategies.what_a_server_lacks)
         return variable
 
     if its_world is not None:
