@@ -243,35 +243,61 @@ def test_a_rank_that_ends_before_the_others_ends_their_steps_at_once(
         assert re.search(HAS_ENDED, lines["worker 0"][-1])
 
 
-# Rank 1 ends after the third step. Rank 0 saves when it is dead.
+# Rank 1 is stopped when rank 0 saves, and goes on after the first question. Then it ends, and rank 0 saves again.
 SAVED_ALONE = """
-    saver = tf.train.Saver()
-    try:
-        os.mkfifo(f"{folder}/trained")
-    except FileExistsError:
-        pass
-    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator()) as session:
-        pid = os.pidfd_open(int(open(f"{folder}/worker1").read()))
+    from tf_multitier.distribute import sessions
+
+    saver, begin = tf.train.Saver(), strategy.broadcast_variables()
+    def error_of(call, kind):
+        try:
+            call()
+        except kind as error:
+            print("error", error.message.replace(chr(10), " "))
+    def loses():  # as a step, when a process ends in the middle of an exchange
+        raise tf.errors.UnavailableError(None, None, "Socket closed")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(begin)
         for i in range(3):
             session.run(train, {ids: [1, 2, 3]})
-        open(f"{folder}/trained", "r" if strategy.rank() else "w").close()  # each waits for the other
         if strategy.rank():
-            os._exit(0)
-        assert select.select([pid], [], [], 60)[0]
-        try:
-            saver.save(session._tf_sess(), folder + "/model")
-        except tf.errors.DeadlineExceededError as error:
-            print("error", error.message)
-    os._exit(0)
+            signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pause()
+        other = int(open(f"{folder}/worker1").read())
+        while open(f"/proc/{other}/stat").read().rsplit(")")[-1].split()[0] != "T":
+            pass
+        answers, found = sessions._answers, []
+        def answers_later(*given):
+            found.append(answers(*given))
+            os.kill(other, signal.SIGCONT)
+            return found[-1]
+        sessions._answers, sessions._LONGEST_ANSWER = answers_later, 2
+        saver.save(session, folder + "/model")
+        assert found[0] is False and found[-1] is True, found
+
+        sessions._answers = answers
+        error_of(lambda: session._do_call(loses), tf.errors.UnavailableError)
+        end_task("worker1", signal.SIGUSR1)
+        strategy._world.timeout = 3
+        error_of(lambda: saver.save(session, folder + "/model"), tf.errors.DeadlineExceededError)
+    sys.stdout.flush()
+    os._exit(9)
 
 main()
 """
 
 
-def test_a_save_without_a_rank_that_is_dead_is_an_error(tmp_path):
+def test_a_plain_session_names_what_to_do_when_a_rank_is_lost_and_saves_wait_for_the_timeout(
+    tmp_path,
+):
     begin, _ = ENDED.split("    with tf.train.MonitoredTrainingSession")
-    lines, _ = launch(tmp_path, begin + SAVED_ALONE, "--workers=2", seconds=150)
-    assert "a save: rank 1 of 2, whose rows it has, is dead" in lines["worker 0"][-1]
+    lines, _ = launch(tmp_path, begin + SAVED_ALONE, "--workers=2", status=9, seconds=250)
+    step, save = [line for line in lines["worker 0"] if line.startswith("error")]
+    assert (
+        "rank 0 of 2: expected all ranks to stay connected, found one that has ended: end" in step
+    )
+    assert "a save: rank 1 of 2 does not answer within 3 s: end all ranks" in save
 
 
 # A step of rank 1 fails by itself, when a collective waits. Rank 0 begins that step then.

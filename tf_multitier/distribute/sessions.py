@@ -22,6 +22,7 @@ from tf_multitier._src.processes import world as worlds
 from tf_multitier._src.processes import world_steps
 from tf_multitier._src.tensorflow.internals import BaseSession
 from tf_multitier._src.tensorflow.internals import creator_arguments
+from tf_multitier._src.tensorflow.internals import explain_errors
 from tf_multitier._src.tensorflow.internals import Optimizer
 from tf_multitier._src.tensorflow.internals import wrap_method
 from tf_multitier._src.tensorflow.library import ops
@@ -62,6 +63,17 @@ def connect(world: worlds.World, resolver: typing.Any) -> None:
     )
     wrap_method(_v1.train, "MonitoredTrainingSession", lambda original: _monitored(original, world))
     wrap_method(_v1.train.Saver, "save", lambda original: _save(original, world))
+    explain_errors(lambda session, error: _lost(world, session, error))
+
+
+def _lost(world, session, error):
+    """What the message of a Session's error begins with, if it has lost a process of the world."""
+    if not isinstance(error, tf.errors.UnavailableError) or not world.is_used_in(session.graph):
+        return None
+    return (
+        f"collective training: rank {world.rank} of {world.size}: expected all ranks to stay connected, found one that has ended: end all "
+        "ranks, and start them again from the last checkpoint"
+    )
 
 
 def _init(original, world, target_of_process):
@@ -76,8 +88,12 @@ def _init(original, world, target_of_process):
     return init
 
 
-def _expect_all(world):
-    """Rank 0 waits for the other ranks: TensorFlow would wait for ever for one that does not come."""
+def _expect_all(
+    world,
+    what="a session",
+    cure="start all ranks, or make CollectiveStrategy with a longer timeout",
+):
+    """Rank 0 waits for the other ranks: TensorFlow would wait for ever for one that does not come, or is dead."""
     until = time.monotonic() + world.timeout
     for rank in range(1, world.size) if not world.rank else ():
         while not _answers(world, rank):
@@ -85,8 +101,7 @@ def _expect_all(world):
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
-                    f"a session: rank {rank} of {world.size} does not answer within {world.timeout:g} s: start all ranks, or make "
-                    "CollectiveStrategy with a longer timeout",
+                    f"{what}: rank {rank} of {world.size} does not answer within {world.timeout:g} s: {cure}",
                 )
             time.sleep(_PAUSE)
 
@@ -191,18 +206,13 @@ def _monitored(original, world):
 
 
 def _save(original, world):
-    """First looks for the other ranks: TensorFlow would wait for ever for the part of one that is dead."""
+    """First looks for the other ranks, whose rows rank 0 saves."""
 
     def save(self, sess, *args, **kwargs):
-        others = range(1, world.size) if not world.rank and world.is_used_in(sess.graph) else ()
-        for rank in others:
-            if not _answers(world, rank):
-                raise tf.errors.DeadlineExceededError(
-                    None,
-                    None,
-                    f"a save: rank {rank} of {world.size}, whose rows it has, is dead, or does not answer for {_LONGEST_ANSWER} ms: end all "
-                    "ranks, and start them again from the last checkpoint",
-                )
+        if world.is_used_in(sess.graph):
+            _expect_all(
+                world, "a save", "end all ranks, and start them again from the last checkpoint"
+            )
         return original(self, sess, *args, **kwargs)
 
     return save
@@ -212,7 +222,7 @@ _begins: typing.Any = weakref.WeakKeyDictionary()  # {graph: the name of its bro
 _connected: typing.Any = weakref.WeakSet()  # creators of sessions that have made one
 _waits: list = []  # the world of this process, if it waits at its end
 _PAUSE = 0.2  # seconds between two looks at another rank
-_LONGEST_ANSWER = 10_000  # milliseconds after which a rank is taken for dead
+_LONGEST_ANSWER = 10  # seconds after which a rank is asked again
 
 
 def _wait_at_exit(world):
@@ -270,7 +280,8 @@ def _progress(world, rank, **attrs):
     task = _task(world.devices[rank])
     with tf.Graph().as_default(), tf.device(world.devices[rank]):
         progress = ops.multitier_progress(**attrs)
-        config = _v1.ConfigProto(device_filters=[task], operation_timeout_in_ms=_LONGEST_ANSWER)
+        timeout = int(1000 * min(_LONGEST_ANSWER, world.timeout)) or 1
+        config = _v1.ConfigProto(device_filters=[task], operation_timeout_in_ms=timeout)
         with _v1.Session(f"grpc://{world.addresses[rank]}", config=config) as session:
             yield lambda: session.run(progress).tolist()
 
