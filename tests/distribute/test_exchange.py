@@ -161,6 +161,54 @@ def test_any_number_of_servers_trains_the_bits_of_one_process(cluster, rule, cli
         _assert_same(_trained(cluster, servers, f"{name}_{servers}", optimizer, clip), alone)
 
 
+def _trained_columns(cluster, servers):
+    """Values of feature columns, those after training, what queries by key say of an id that is removed and others, and whether lookups
+    are exchanges."""
+    with _placed(cluster, servers) as session_of:
+        columns = tf_multitier.feature_column
+        embedded = [
+            columns.embedding_column(
+                columns.categorical_column_with_embedding(key, tf.int64),
+                dim,
+                combiner,
+                initializer=tf.random_uniform_initializer(-0.1, 0.1, seed=1),
+            )
+            for key, dim, combiner in (("a", 4, "mean"), ("b", 3, "sqrtn"))
+        ]
+        step, rng = v1.train.get_or_create_global_step(), np.random.default_rng(6)
+        features = {key: _ids(rng, "sparse") for key in ("a", "b")}
+        with v1.variable_scope("columns", partitioner=v1.fixed_size_partitioner(2)):
+            values = v1.feature_column.input_layer(features, embedded)
+        loss = tf.reduce_sum(tf.square(values + 0.5))
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss, step)
+        exchanges = any(op.type == "MultitierRoute" for op in step.graph.get_operations())
+        table = tf_multitier.embedding_variables()[0]
+        keys = np.arange(8)
+        asked = [table.get_frequency(keys), table.get_version(keys), table.peek(keys)]
+        asked.append(table.lookup_tier(keys))
+        assert len(table.parts) == 2 and len({part.device for part in table.parts}) == max(
+            servers, 1
+        )
+        with session_of() as session:
+            session.run(v1.global_variables_initializer())
+            found = [session.run(values)]
+            for _ in range(3):
+                session.run(train)
+            found += [session.run(values), session.run(asked)]
+            found += [session.run(table.remove(keys[1:7])), session.run(asked)]
+    return found, exchanges
+
+
+def test_feature_columns_train_the_bits_of_one_process_and_queries_reach_all_servers(cluster):
+    alone, is_exchange = _trained_columns(cluster, 0)
+    assert not is_exchange
+    assert alone[3] == 6 and alone[2][0][1:7].min() > 0 and not alone[4][0][1:7].any()
+    for servers in (1, 2):
+        found, is_exchange = _trained_columns(cluster, servers)
+        assert is_exchange
+        _assert_same(found, alone)
+
+
 def _crossings(session, fetches):
     """{(from, to): types of the ops whose tensors, or ends, cross between processes in a step, sorted}."""
     metadata = v1.RunMetadata()
