@@ -1,6 +1,14 @@
 """A world of processes: questions about keys, lookups in functions that are called twice, and what other ranks must have alike."""
 
+import json
+
+import pytest
+import tensorflow as tf
+
+import tf_multitier
 from cluster_util import launch
+from tf_multitier._src.processes import world as worlds
+from worlds import needs_eager
 
 BEGIN = """
 import re
@@ -11,7 +19,9 @@ from tf_multitier.distribute import CollectiveStrategy
 
 heard = []
 signal.signal(signal.SIGTERM, lambda *unused: heard.append(True))
-strategy = CollectiveStrategy(timeout=60)
+del os.environ["TF_CONFIG"]
+cluster = tf.train.ClusterSpec(TF_CONFIG["cluster"])
+strategy = CollectiveStrategy(tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=job, task_id=index), timeout=60)
 rank = strategy.rank()
 signal.raise_signal(signal.SIGTERM)  # TensorFlow would take it
 assert heard
@@ -244,3 +254,15 @@ def test_gradients_are_reduced_once_and_clipped_by_the_norm_of_all_ranks(tmp_pat
 
 def test_what_ranks_have_not_alike_is_an_error_on_all(tmp_path):
     launch(tmp_path, BEGIN + ALIKE, "--workers=2")
+
+
+@needs_eager
+def test_a_strategy_that_is_made_after_tensorflow_has_begun_is_refused(monkeypatch):
+    before = worlds.connected()
+    tf.constant(0)
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(RuntimeError, match="CollectiveStrategy: expected to be made before any"):
+        tf_multitier.distribute.CollectiveStrategy()
+    assert worlds.connected() is before
