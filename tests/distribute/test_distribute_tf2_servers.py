@@ -49,6 +49,8 @@ assert devices(users) == [server(0), server(1)] and devices(items) == [server(0)
 assert devices(more) == [server(1), server(0), server(1)], devices(more)
 train(step_of([users, items, more], optimizer))
 assert {*map(counts, (users, items, more))} == {(20, 40, 1, 22)} and int(optimizer.iterations) == 20
+assert int(more.remove([1, 2, *range(100, 110)])) == 12 and int(more.total_count()) == 10
+assert more.get_version([1, 119]).numpy()[0] == -1 and not more.get_frequency([1, 105]).numpy().any()
 
 path = tf.train.Checkpoint(users=users, items=items, optimizer=optimizer).save(folder + "/model")
 for parts in (1, 3, None):
