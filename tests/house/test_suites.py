@@ -107,15 +107,19 @@ def test_a_job_that_fails_does_not_keep_the_others_from_running(monkeypatch):
     assert ran == ["passes"]
 
 
-@pytest.mark.parametrize("options, named", [((), "in test_waits"), (("-n", "1"), "::test_waits")])
+# A worker has 4 seconds to tell what it runs before it is ended.
+@pytest.mark.parametrize(
+    "options, named", [(("1",), "in test_waits"), (("4", "-n", "1"), "::test_waits")]
+)
 def test_a_test_that_hangs_is_ended_and_named(options, named, tmp_path):
     (tmp_path / "test_a.py").write_text(
         "import threading\ndef test_waits():\n    threading.Event().wait()\ndef test_passes():\n    pass\n"
     )
     config = os.path.join(ROOT, "pyproject.toml")
     command = [sys.executable, "-m", "pytest", "-q", "-c", config, f"--rootdir={tmp_path}"]
+    seconds, *options = options
     done = subprocess.run(
-        [*command, "-o", "faulthandler_timeout=1", *options, str(tmp_path)],
+        [*command, "-o", f"faulthandler_timeout={seconds}", *options, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
